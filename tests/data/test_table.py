@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regraft.data import EncodedImages, FileImages, FileTexts, duplicates, inspect, scan, table
-from regraft.data.table import read_csv, read_table
+from regraft.data import EncodedImages, FileImages, FileTexts, duplicates, inspect, piece, scan
+from regraft.data.piece import read_csv, read_table
 from regraft.errors import DataError
 
 from .helpers import encoded, put
@@ -378,7 +378,7 @@ def test_dates_in_json_lines_are_texts_as_they_stand(tmp_path):
 def test_json_lines_beyond_two_gigabytes_are_read_in_blocks(tmp_path, monkeypatch):
     path = write(tmp_path / "a.jsonl", '{"x": 1, "when": "2020-01-01"}\n{"x": 2.5, "when": "then"}\n' * 3)
     expected = read_table(path).table
-    monkeypatch.setattr(table, "_BLOCK", 40)
+    monkeypatch.setattr(piece, "_BLOCK", 40)
     assert read_table(path).table.combine_chunks() == expected.combine_chunks()
     monkeypatch.undo()
     monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_size=2**31 + 5))

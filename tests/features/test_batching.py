@@ -130,7 +130,7 @@ def test_what_a_worker_stumbles_over_is_said_in_one_sentence(tmp_path: Path, wor
     said = message(ImagePreprocess(8, (8, 8)), FileImages([tmp_path / "torn.jpg"]))
     assert said == (
         f"{tmp_path}/torn.jpg cannot be decoded; got not an image that Pillow can read (cannot identify image). "
-        "To mend it: mend or remove it, or pass --skip-bad."
+        "To mend it: mend or remove it."
     )
     Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / "a.png")
     Image.fromarray(np.zeros((6, 4, 3), np.uint8)).save(tmp_path / "b.png")
@@ -168,6 +168,13 @@ def test_a_worker_that_is_killed_is_said_in_one_sentence(tmp_path: Path) -> None
         sweep(network, manifest, plan(network, [ALL]), progress=slow, **options)
     assert max(seen) < 24
     assert isinstance(WorkerError("any"), RuntimeError)  # as torch's own
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_reading_rows_leaves_the_callers_random_numbers_alone(workers: int) -> None:
+    before = torch.get_rng_state()
+    assert len(list(gathered(ArrayPreprocess((8,)), Arrays(np.zeros((4, 8)), "x"), in_order(4, 2), workers))) == 2
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_row_that_is_read_but_does_not_fit_says_what_was_expected() -> None:

@@ -295,7 +295,7 @@ def test_verify_finds_torn_shards_and_prune_empties(cache):
     shard = next(cache.rglob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:-1])
     assert [e.status for e in verify(cache)] == ["torn"]
-    assert [e.status for e in verify(cache)] == ["partial"]
+    assert [e.status for e in entries(cache)] == [e.status for e in verify(cache)] == ["partial"]
     assert prune(cache, older_than_days=1) == ()
     assert len(prune(cache)) == 1
     assert entries(cache) == ()

@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.features.toy import toy_arrays, toy_network
 from torch import nn
 
-from regraft import GraftClassifier, GraftRegressor
+from regraft import GraftClassifier, GraftRegressor, scan
 from regraft.errors import DataError, MissingPathError, RecipeError
 from regraft.features import Taps
 from regraft.graft import Features, Posterior, Probe, Recipe, Reinitialise, Solve
@@ -145,7 +145,8 @@ def test_mistakes_are_named(pictures, tmp_path):
     for gap in (None, float("nan")):
         with pytest.raises(DataError, match="y has rows without a label"):
             GraftClassifier("regraft/fashion-resnet").fit(paths[:4], ["a", "b", gap, "a"])
-        for y in (["a", "b", gap, "a"], np.array(["a", "b", gap, "a"], dtype=object), [0, 1, gap, 0]):
+        words = ["a", "b", gap, "a"]
+        for y in (words, np.array(words, dtype=object), [0, 1, gap, 0], pandas.Categorical(words)):
             with pytest.raises(DataError, match="y has rows without a label"):
                 GraftClassifier().fit(np.zeros((4, 2)), y)
     with pytest.raises(DataError, match="a list of inputs; got one text"):
@@ -252,6 +253,22 @@ def test_a_frame_of_numbers_is_read_by_a_backbone_of_numbers():
     frame = pandas.DataFrame(X, columns=[f"c{k}" for k in range(15)])
     framed = GraftClassifier(network, random_state=0).fit(frame, y)
     np.testing.assert_array_equal(framed.predict_proba(frame), plain.predict_proba(X))
+
+
+def test_a_frame_of_any_numbers_is_read_as_its_values():
+    """Of true and false beside numbers, and of pandas' own numbers, which numpy makes objects of; of one column."""
+    X, y = drawn(40, 0)
+    frame = pandas.DataFrame(X[:, :3].astype(np.float32)).add_prefix("c").assign(c1=X[:, 1] > 0)
+    own = frame.astype({"c0": "Float32", "c1": "boolean"})
+    for given in (frame, own, frame[["c0"]], own[["c0"]]):
+        torch.manual_seed(0)
+        width = given.shape[1]
+        network = from_module(nn.Sequential(nn.Linear(width, 8), nn.Tanh(), nn.Linear(8, 3)), ArrayPreprocess((width,)))
+        values = given.to_numpy(dtype=np.float32)
+        model = GraftClassifier(network, method="probe", folds=2, random_state=0)
+        expected = model.fit(list(values), y).predict_proba(list(values))
+        np.testing.assert_array_equal(model.fit(given, y).predict_proba(given), expected)
+        assert scan((given, y)).inputs.read(3).tolist() == values[3].tolist()
 
 
 @pytest.mark.parametrize("made", [list, tuple, lambda y: np.array(y, dtype=object)])

@@ -18,7 +18,7 @@ from regraft.errors import ArtifactError, DataError, MissingPathError, ModelErro
 from regraft.features import Taps, plan, sweep
 from regraft.graft import Features, Recipe, Solve, load_artifact
 from regraft.linear import Blocks
-from regraft.network import About, ArrayPreprocess, Network, onednn
+from regraft.network import About, ArrayPreprocess, Network, load, onednn, reinitialised
 from regraft.record import Record
 
 
@@ -331,6 +331,22 @@ def test_an_embedded_backbone_needs_nothing_else(tmp_path, name):
     backbone.write_bytes(backbone.read_bytes()[:-1])
     with pytest.raises(ArtifactError, match="was changed"):
         load_artifact(tmp_path / "moved")
+
+
+@pytest.mark.parametrize("change", ["of another size", "of another size, without its head"])
+def test_a_backbone_that_is_not_as_its_name_gives_it_is_found_again(tmp_path, change):
+    images = np.random.default_rng(0).integers(0, 255, (24, 20, 20, 3), dtype=np.uint8)
+    network = load("regraft/fashion-resnet", head=change == "of another size")
+    network = network.reading(replace(network.preprocess, resize=(24, 24), crop=None))
+    run = regraft.adapt((images, ["red", "blue"] * 12), network, method="probe", folds=2)
+    live = run.predict_proba(images[:5]).probabilities
+    for embed in (False, True):
+        run.save(tmp_path / str(embed), embed=embed)
+        again = load_artifact(tmp_path / str(embed))
+        assert np.array_equal(again.predict_proba(images[:5]).probabilities, live)
+    other = reinitialised(network, 1)
+    with pytest.raises(ArtifactError, match="is not the backbone that this head was solved on"):
+        load_artifact(tmp_path / "False", model=other)
 
 
 def test_an_own_module_is_embedded_as_weights_and_named_by_the_user(run, tmp_path):

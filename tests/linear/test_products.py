@@ -9,6 +9,7 @@ import torch
 
 from regraft.linear.products import (
     add_matmul,
+    add_symmetric,
     cholesky,
     cholesky_apply,
     cholesky_inverse,
@@ -116,3 +117,19 @@ def test_products_are_added_in_place_whatever_lies_where(
     torch.testing.assert_close(room.double(), expected, rtol=0, atol=tolerance)
     followed.sum().backward()
     torch.testing.assert_close(b.grad, a.sum(0)[:, None].expand(k, m), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("n", "k"), [(131, 7), (1, 4), (3, 0), (0, 3)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_symmetric_products_are_added_above_the_diagonal(dtype: torch.dtype, n: int, k: int, threads: int) -> None:
+    before = torch.get_num_threads()
+    x, out = torch.randn(n, 2 * k)[:, ::2].to(dtype), torch.randn(n, n).to(dtype)
+    expected = (out.double() + 0.5 * x.double() @ x.double().T).triu()
+    torch.set_num_threads(threads)
+    try:
+        add_symmetric(out, x, 0.5)
+    finally:
+        torch.set_num_threads(before)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 0.2}[dtype]
+    torch.testing.assert_close(out.triu().double(), expected, rtol=0, atol=tolerance)

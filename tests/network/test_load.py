@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -62,6 +63,14 @@ def lazy():
     return nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3)), ArrayPreprocess((4,))
 def breaks():
     raise ZeroDivisionError("oh")
+class Hiding(nn.Sequential):
+    def preprocess(self, x):
+        return x
+def hiding():
+    return Hiding(*image())
+def late():
+    import beside_BESIDE
+    return plain()
 number = 3
 def text():
     return "no module"
@@ -72,7 +81,8 @@ def text():
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module in the working folder, under a name of its own."""
     name = f"mine_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(CODE)
+    (tmp_path / f"{name}.py").write_text(CODE.replace("BESIDE", name))
+    (tmp_path / f"beside_{name}.py").write_text("")
     monkeypatch.chdir(tmp_path)
     return name
 
@@ -112,7 +122,7 @@ def test_weights_stay_as_they_were_read_when_their_file_is_written_to(folders: F
             opened.write(b"\x3e" * (size // 2))
         assert torch.equal(network.forward(x), before)
     own = save_timm_like(tmp_path / "own")
-    name, tensors = weights.read(own)
+    name, tensors, _ = weights.read(own)
     kept = {key: value.clone() for key, value in tensors.items()}
     with (own / "model.safetensors").open("r+b") as opened:
         opened.write(b"\0" * (own / "model.safetensors").stat().st_size)
@@ -214,7 +224,7 @@ def test_classes_and_licence_are_read(folders: Folders, tmp_path: Path) -> None:
     assert network.fingerprint == load(str(folders("convnext"))).fingerprint  # names change no number
 
 
-def test_own_callable(package: str, tmp_path: Path) -> None:
+def test_own_callable(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = load(f"{package}:plain")
     assert network.preprocess == ArrayPreprocess((4,))
     assert load(f"{package}:plain").fingerprint == network.fingerprint
@@ -228,6 +238,9 @@ def test_own_callable(package: str, tmp_path: Path) -> None:
     assert load(f"{package}:whole").fingerprint == load(f"{package}:told").fingerprint
     known = load(f"{package}:known").about
     assert (known.classes, known.licence) == (("a", "b"), "MIT")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", os.getcwd())])  # as a script has it
+    assert load(f"{package}:late").fingerprint == network.fingerprint
+    assert os.getcwd() not in sys.path
     for wrapped in ("parallel", "compiled"):
         assert load(f"{package}:{wrapped}").fingerprint == network.fingerprint
 
@@ -277,6 +290,12 @@ def test_own_callable_with_a_description_beside_its_weights(
         (tmp_path / "config.json").write_text(json.dumps({"input": {**described["input"], **wrong}}))
         with pytest.raises(ModelError, match=r"config\.json beside model\.safetensors cannot be read; got .*callable"):
             load(f"{package}:image", weights="model.safetensors")
+    for left in ("mean", "std"):
+        (tmp_path / "config.json").write_text(json.dumps({"input": {"size": [3, 9, 9], left: [0.5] * 3}}))
+        with pytest.raises(ModelError, match=f"expected mean and std, or neither; got {left} alone"):
+            load(f"{package}:image", weights="model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert load(f"{package}:hiding", weights="model.safetensors").preprocess == network.preprocess
     (tmp_path / "config.json").write_text(json.dumps({**described, "classes": 3}))
     with pytest.raises(ModelError, match=r"config\.json beside model\.safetensors cannot be read; got 'int'"):
         load(f"{package}:told", weights="model.safetensors")
@@ -365,7 +384,11 @@ def test_a_saved_own_module_is_loaded_by_its_name_and_its_weights(name: str, pac
     weights: str | None = None
     if name == "image":
         save_file(load(f"{package}:told").module.state_dict(), tmp_path / "w.safetensors")
-        described = {"input": {"size": [3, 9, 9], "std": [0.5] * 3}, "classes": ["a", "b"], "licence": "MIT"}
+        described = {
+            "input": {"size": [3, 9, 9], "mean": [0.5] * 3, "std": [0.5] * 3},
+            "classes": ["a", "b"],
+            "licence": "MIT",
+        }
         (tmp_path / "config.json").write_text(json.dumps(described))
         weights = "w.safetensors"
     network = load(f"{package}:{name}", weights=weights)
@@ -655,6 +678,7 @@ for architecture in ("resnet18", "vit_tiny_patch16_224"):
         expected = made(transform(image)[None])
         pooled = made.forward_head(made.forward_features(transform(image)[None]), pre_logits=True)
         bare = load(architecture, head=False)
+        save(bare, "bare-" + architecture)  # which refuses one that would be another
         told.append({
             "classes": [each.about.classes for each in (network, *others)], "head": network.head,
             "logits": [float((each.forward(each.preprocess(image)[None]) - expected).abs().max())

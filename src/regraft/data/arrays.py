@@ -18,7 +18,7 @@ from regraft.data.source import Arrays, FileImages, Files, Joined, PixelImages, 
 from regraft.data.table import near
 from regraft.errors import DataError
 
-__all__ = ["array_rows", "input_source", "npz_rows", "one_or_many"]
+__all__ = ["array_of", "array_rows", "input_source", "npz_rows", "one_or_many"]
 
 _X = ("X", "x", "images", "data")
 _Y = ("y", "Y", "labels", "label", "target")
@@ -44,7 +44,7 @@ def input_source(inputs: Any, name: str) -> Source:
         return _strings(strings, name)
     if isinstance(inputs, Sequence) and inputs and all(isinstance(item, Image.Image) for item in inputs):
         return Pictures(inputs)
-    array = _array(inputs, "the inputs")
+    array = array_of(inputs, "the inputs")
     if array.dtype.kind == "U":
         return _strings(array.reshape(-1).tolist(), name)
     if array.dtype == object and (strings := _with_gaps(array.reshape(-1).tolist())):
@@ -65,6 +65,22 @@ def _with_gaps(items: Sequence[Any]) -> list[str | Path]:
     given = [item if isinstance(item, str | Path) else "" if plain(item) is None else None for item in items]
     strings = [item for item in given if item is not None]
     return strings if len(strings) == len(items) and any(isinstance(item, str | Path) for item in items) else []
+
+
+def array_of(values: Any, what: str) -> np.ndarray:
+    """Values as an array; a frame of numbers as float64 where numpy would keep objects, for a column is of true and
+    false, or of pandas' numbers with gaps.
+
+    Raises:
+        DataError: rows of different shapes, or tensors that numpy does not take.
+    """
+    array = _array(values, what)
+    if array.dtype != object or array.ndim != 2:
+        return array
+    kinds = {getattr(dtype, "kind", "O") for dtype in getattr(values, "dtypes", ())}
+    if kinds and kinds <= set("biuf"):
+        return values.to_numpy(dtype=np.float64, na_value=np.nan)
+    return array
 
 
 def _array(values: Any, what: str) -> np.ndarray:

@@ -14,10 +14,10 @@ from pathlib import Path
 from regraft.data.labels import Column
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.manifest import BadRow
+from regraft.data.piece import JSON_LINES
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import PART_NAMES, Rows
 from regraft.data.source import FileImages
-from regraft.data.table import JSON_LINES
 from regraft.errors import DataError, MissingPathError
 from regraft.wording import printable, some
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from regraft.data.piece import Piece
 from regraft.data.rows import PART_NAMES
-from regraft.data.table import Piece
 from regraft.errors import DataError, MissingDependencyError, MissingPathError
 from regraft.wording import first_line
 

@@ -24,10 +24,11 @@ from regraft.data.known import by_known_classes
 from regraft.data.labels import KINDS, as_lists, read_target
 from regraft.data.loose import TEXT_SUFFIX
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
+from regraft.data.piece import TABLE_SUFFIXES, Piece, read_table
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish, group_names
 from regraft.data.source import Files
-from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
+from regraft.data.table import DATA_SUFFIXES, read_pieces
 from regraft.errors import DataError, MissingPathError
 from regraft.wording import printable, some
 

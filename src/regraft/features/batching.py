@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from regraft.data import Source
@@ -53,7 +54,7 @@ class _Decoded(Dataset):
             raise DataError(
                 f"{where} cannot be decoded",
                 got=str(error).removeprefix(f"{where}: ").partition(" To mend it: ")[0],
-                do="mend or remove it, or pass --skip-bad",
+                do="mend or remove it",
             ) from None
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
@@ -162,6 +163,7 @@ def gathered(
         collate_fn=_as_it_is,
         num_workers=count,
         prefetch_factor=4 if count else None,
+        generator=torch.Generator(),  # of the workers' seed, which torch would draw from the caller's random state
     )
     with told_if_killed():
         try:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regraft.errors import StoreError
 from regraft.features.plan import Plan
@@ -92,8 +93,12 @@ def _entry(folder: Path) -> Entry | None:
         len(meta["blocks"]),
         sum(found.st_size for found in files),
         (time.time() - max(found.st_mtime for found in files)) / 86400,
-        "complete" if (folder / "done.json").is_file() else "partial",
+        "partial" if _part(folder, meta).done is None else "complete",
     )
+
+
+def _part(folder: Path, meta: dict[str, Any]) -> Part:
+    return Part(folder, Plan(()), int(meta["rows"]), meta["dtype"], meta["shard_rows"])
 
 
 def _lost(folder: Path) -> Entry:
@@ -128,13 +133,12 @@ def verify(root: Path | None = None) -> tuple[Entry, ...]:
         meta = described(entry.path)
         if meta is None:  # gone since it was listed
             continue
-        part = Part(entry.path, Plan(()), entry.rows, meta["dtype"], meta["shard_rows"])
-        present = part.listing()
-        torn = [path for path in present.values() if not part.sound(path)]
+        part = _part(entry.path, meta)
+        torn = [path for path in part.listing().values() if not part.sound(path)]
         for left in entry.path.glob(".*.part"):  # of a writer that was killed; a live one needs seconds
             if any(time.time() - found.st_mtime > _STALE_SECONDS for found in _stats([left])):
                 left.unlink(missing_ok=True)
-        status = "torn" if torn else ("complete" if set(part.spans) <= present.keys() else "partial")
+        status = "torn" if torn else "partial" if part.done is None else "complete"
         checked.append(Entry(**{**entry.__dict__, "status": status}))
     return tuple(checked)
 

@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from regraft.data import Kind, Target, checked, scan
-from regraft.data.arrays import one_or_many
+from regraft.data.arrays import array_of, one_or_many
 from regraft.data.labels import plain
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
@@ -54,7 +54,7 @@ class _Graft(BaseEstimator):
             return {"columns": Dense(torch.from_numpy(rows))}, lambda: tuple(digest((r + 0.0).tobytes()) for r in rows)
         check_counts(batch_size=self.batch_size)
         if self._reads_frame(X):
-            X = X.to_numpy()  # a row of numbers is one input
+            X = array_of(X, "X")  # a row of numbers is one input
         manifest = scan(_one_column(X), labelled=False)
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest, skip_bad=None), skip_bad=None)
@@ -63,9 +63,9 @@ class _Graft(BaseEstimator):
 
     def _reads_frame(self, X: Any) -> bool:
         """Whether each row of a frame is one input, a row of numbers: then its columns have names that must stay."""
-        table = hasattr(X, "to_numpy") and getattr(X, "ndim", 1) == 2 and X.shape[1] > 1
-        preprocess = self.network_.preprocess
-        return table and preprocess is not None and preprocess.modality == "array"
+        if not (hasattr(X, "to_numpy") and getattr(X, "ndim", 1) == 2 and self.network_.preprocess.modality == "array"):
+            return False
+        return X.shape[1] > 1 or array_of(X, "X").dtype.kind in "biuf"  # one column may hold a row of numbers a cell
 
     def _recipe(self) -> Recipe:
         """The method's recipe.
@@ -179,7 +179,7 @@ def _refuse_unclear(y: Any) -> None:
     Raises:
         DataError: they are.
     """
-    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")) not in ("object", "string", "str"):
+    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")) not in ("object", "string", "str", "category"):
         return
     labels = [plain(label) for label in y]
     if any(label is None for label in labels):

@@ -158,8 +158,8 @@ def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Rec
 
 
 def _check_error_bars(recipe: Recipe, manifest: Manifest, options: Options) -> None:
-    """Refuse what a Gaussian process has no use for: weights, for its noise is the same for every row, and gaps, for
-    its outputs share one kernel of the rows."""
+    """Refuse what a Gaussian process has no use for: weights, for its noise is the same for every row, gaps, for its
+    outputs share one kernel of the rows, and more rows than one factorisation takes."""
     if recipe.posterior is None:
         return
     if options.class_weight is not None:
@@ -169,6 +169,12 @@ def _check_error_bars(recipe: Recipe, manifest: Manifest, options: Options) -> N
             do="leave it out, or use --method gradient",
         )
     values = manifest.labels.values[[part != "test" for part in manifest.split]]
+    if len(values) > recipe.posterior.most:
+        raise DataError(
+            f"{len(values):,} rows are too many for an exact Gaussian process",
+            expected=f"at most {recipe.posterior.most:,}",
+            do="take fewer rows with --limit, or use --method gradient, whose model is of the same form",
+        )
     if values.ndim == 2 and (gaps := int(np.isnan(values).any(1).sum())):
         raise DataError(
             f"method {recipe.name!r} needs every label of a row",

@@ -25,6 +25,7 @@ from regraft.linear.symmetric import mirror
 __all__ = [
     "add_matmul",
     "add_product",
+    "add_symmetric",
     "as_many_blas_threads",
     "cholesky",
     "cholesky_apply",
@@ -36,6 +37,9 @@ __all__ = [
     "one_torch_thread",
     "triangular_solve",
 ]
+
+
+_TILE = 128  # rows of a symmetric product that torch takes at a time
 
 
 @contextmanager
@@ -90,16 +94,30 @@ def add_matmul(out: Tensor, a: Tensor, b: Tensor) -> None:
     Threads of torch and of OpenBLAS that take turns wait for each other (:func:`one_blas_thread`); one thread of each
     does not.
     """
-    alone = out.device.type == "cpu" and torch.get_num_threads() == 1 and out.dtype in (torch.float32, torch.float64)
-    if not alone or a.requires_grad or b.requires_grad:
+    if not _alone(out) or a.requires_grad or b.requires_grad:
         out.addmm_(a, b)
     elif out.numel() and a.numel():
         gemm = dgemm if out.dtype == torch.float64 else sgemm
         gemm(1.0, b.numpy().T, a.numpy().T, beta=1.0, c=out.numpy().T, overwrite_c=1)
 
 
-def add_product(out: Tensor, rows: Tensor) -> None:
-    """Add X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype, float32 or float64.
+def _alone(out: Tensor) -> bool:
+    """Whether OpenBLAS multiplies into it on one thread, torch having no more."""
+    return out.device.type == "cpu" and torch.get_num_threads() == 1 and out.dtype in (torch.float32, torch.float64)
+
+
+def add_symmetric(out: Tensor, rows: Tensor, factor: float = 1.0) -> None:
+    """:func:`add_product` anywhere: where torch may use several threads by torch, a tile on or above the diagonal at a
+    time."""
+    if _alone(out):
+        add_product(out, rows, factor)
+        return
+    for start in range(0, len(rows), _TILE):
+        out[start : start + _TILE, start:].addmm_(rows[start : start + _TILE], rows[start:].T, alpha=factor)
+
+
+def add_product(out: Tensor, rows: Tensor, factor: float = 1.0) -> None:
+    """Add c X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype, float32 or float64.
 
     What is below the diagonal is left undefined, for :func:`regraft.linear.mirror`. The upper triangle in C order is
     BLAS's lower one.
@@ -108,9 +126,9 @@ def add_product(out: Tensor, rows: Tensor) -> None:
         return
     syrk = dsyrk if rows.dtype == torch.float64 else ssyrk
     if rows.T.is_contiguous():
-        syrk(1.0, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)
+        syrk(factor, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)
     else:
-        syrk(1.0, rows.contiguous().numpy().T, beta=1.0, c=out.numpy().T, trans=1, lower=1, overwrite_c=1)
+        syrk(factor, rows.contiguous().numpy().T, beta=1.0, c=out.numpy().T, trans=1, lower=1, overwrite_c=1)
 
 
 def cholesky_solve(system: Tensor, right: Tensor) -> Tensor | None:

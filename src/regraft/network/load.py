@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,15 @@ def load(
             do="wrap a module of your own: regraft.network.from_module(module, preprocess)",
         )
     network = _dispatch(os.fspath(name), weights, revision, head, random, allow_code)
-    if not head and network.head:
+    if not head:
         network = network.without_head()
     _ = network.sites  # a network that does not run is found here, not after the rows were read
+    if not head and network.has_logits:
+        raise ModelError(
+            f"{name} cannot be loaded without its head",
+            got="logits that no single linear layer gives",
+            do="load it whole, or as a module of your own that returns what its last layer is given",
+        )
     return network
 
 
@@ -86,7 +93,7 @@ def _dispatch(
         return own.load(name, file, seed, preprocess_from_json)
     folder = Path(os.path.expanduser(name))
     if name and os.path.exists(folder):  # of names that no file can have Path raises
-        return _folder(name, folder, head, seed)
+        return _folder(os.path.expanduser(name), folder, head, seed)
     if name.startswith((".", "/", "~")) or not _HUB.fullmatch(name):
         raise _unknown(name)
     return transformers.load(name, revision, head, seed)
@@ -100,20 +107,32 @@ def _folder(name: str, folder: Path, head: bool, seed: int | None) -> Network:
             got="a file" if folder.is_file() else "a folder without config.json",
         )
     if weights.is_folder(folder):
-        return _with_weights(name, *weights.read(folder), seed)
+        return _with_weights(name, *weights.read(folder), head, seed)
     if bundled.is_folder(folder):
         return _bundled(name, *bundled.load_folder(folder), seed)
     return transformers.load(str(folder), None, head, seed)
 
 
-def _with_weights(name: str, architecture: str, tensors: Mapping[str, Tensor], seed: int | None) -> Network:
-    """The architecture with a folder's tensors, which say whether it was saved with its head."""
-    for head in (True, False):
-        network = load(architecture, head=head, random=seed or 0, allow_code=False)
+def _with_weights(
+    name: str,
+    architecture: str,
+    tensors: Mapping[str, Tensor],
+    preprocess: Mapping[str, Any] | None,
+    head: bool,
+    seed: int | None,
+) -> Network:
+    """The architecture with a folder's tensors, which say whether it was saved with its head; without it, if so asked,
+    as its library builds it."""
+    for kept in (True, False) if head else (False,):
+        network = load(architecture, head=kept, random=seed or 0, allow_code=False)
         saved = network.module.state_dict().keys() - tensors.keys()
         lacking = [key for key in (*network.params, *network.buffers) if key in saved]
         if not lacking:
-            return network.with_params(tensors) if seed is None else network
+            own = {**network.params, **network.buffers}
+            given = tensors if head else {key: value for key, value in tensors.items() if key in own}
+            network = network.with_params(given) if seed is None else network
+            network.name, network.about = name, replace(network.about, architecture=architecture)
+            return network if preprocess is None else network.reading(preprocess_from_json(preprocess))
     raise ModelError(
         f"the weights in {name} are not those of {architecture}", got=f"{len(lacking)} missing, such as {lacking[0]}"
     )

@@ -45,6 +45,7 @@ class About:
         classes: names of the logits; empty if not known.
         revision: of the hub's repository; empty if local or not known.
         parameters: how many numbers it has learnt.
+        architecture: the name that its library builds it by, where its own is that of a folder.
     """
 
     source: str
@@ -52,6 +53,7 @@ class About:
     classes: tuple[str, ...] = field(default=(), repr=False)
     revision: str = ""
     parameters: int = 0
+    architecture: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,10 @@ class Network:
         """What a copy or a pickle holds: everything but the values that are derived from it."""
         cached = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
         return {name: value for name, value in vars(self).items() if name not in cached}
+
+    def __sklearn_clone__(self) -> Network:
+        """Itself, for it never changes: scikit-learn clones an estimator for every fold, and would copy all weights."""
+        return self
 
     def __repr__(self) -> str:
         return f"Network({self.name!r}, {self.about.source}, {self.about.parameters:,} parameters)"

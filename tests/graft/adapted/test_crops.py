@@ -40,6 +40,7 @@ def test_a_crop_is_a_piece_of_the_larger_image() -> None:
     plain = ImagePreprocess(resize=32, crop=(28, 28), mean=(), std=())
     assert _larger(plain, (28, 28)) == 32
     assert _larger(ImagePreprocess(resize=(28, 28), crop=None), (28, 28)) == (32, 32)
+    assert _larger(ImagePreprocess(resize=None, crop=(28, 14)), (28, 14)) == 32  # and the other in proportion
     whole = ImagePreprocess(resize=32, crop=None, mean=(), std=())
     image = Image.fromarray(np.random.default_rng(0).integers(256, size=(40, 50, 3), dtype=np.uint8))
     large, piece = whole(image), _Cropped(whole, (28, 28), 0, 3)(image)

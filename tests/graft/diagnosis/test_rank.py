@@ -67,6 +67,17 @@ def test_rows_that_one_backbone_takes_for_one_input_are_one_for_all(backbones, t
     assert "however written" in first[1][0][2]
 
 
+def test_a_score_that_no_row_has_the_labels_for_is_refused_with_one_thing_to_do(backbones):
+    texts, labels = molecules()
+    known = [[label, None] if row % 2 else [None, label] for row, label in enumerate(labels)]
+    with pytest.raises(DataError) as caught:
+        rank((texts, np.array(known, dtype=float)), list(backbones), kind="multilabel")
+    assert str(caught.value) == (
+        "loo-r2 is not to be had of letters: a score needs rows; expected at least 5; got 0. "
+        "To mend it: label more rows."
+    )
+
+
 def test_rows_that_one_backbone_cannot_read_are_left_out_for_all(backbones, tmp_path):
     texts, labels = molecules()
     options = Options(cache=tmp_path, folds=3, skip_bad=True)

@@ -552,6 +552,15 @@ def test_columns_that_were_not_read_are_told(monkeypatch):
     assert check(Context(scan(rows.drop(["caption", "when"])), 0, None, None)) == ()
 
 
+def test_inputs_that_are_named_like_labels_are_told(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._labels_read,))
+    rows = pa.table({"a": [0.1, 0.2] * 2, "Target": [1.0, 2.0] * 2, "grade": [0, 1] * 2})
+    (found,) = check(Context(scan(rows, label="grade"), 0, None, None))
+    assert (found.code, found.severity, found.value) == ("labels-among-inputs", "warning", 1)
+    assert found.title == "1 input has the name of a label: Target."
+    assert check(Context(scan(rows.drop(["Target"]), label="grade"), 0, None, None)) == ()
+
+
 @pytest.mark.parametrize(
     ("empty", "inputs", "said"),
     [

@@ -220,6 +220,23 @@ def test_rows_that_repeat_an_earlier_one_say_nothing_new() -> None:
     torch.testing.assert_close(many.out_of_fold("", [1.0])[0][0][::3], once.out_of_fold("", [1.0])[0][0])
 
 
+@pytest.mark.parametrize(("kind", "near"), [("binary", 0.1), ("regression", 0.03)])
+def test_where_inputs_bear_several_labels_their_shares_are_what_is_predicted(kind: str, near: float) -> None:
+    """Of four inputs, each sixty times, a share of .05, .1, .7 and .95 says yes: rows that repeat one are no copies."""
+    rng = np.random.default_rng(0)
+    corners = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32)
+    shares = np.array([0.05, 0.1, 0.7, 0.95])
+    y = np.concatenate([np.arange(60) < 60 * share for share in shares]).astype(int)
+    order = rng.permutation(240)
+    x, y = corners.repeat(60, 0)[order], y[order]
+    torch.manual_seed(0)
+    small = from_module(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), ArrayPreprocess((2,)), name="small")
+    run = adapt((x, np.array(["no", "yes"])[y] if kind == "binary" else y + 0.25), small, method="tangent-gp")
+    found = run.adapted.predict_proba(corners).probabilities[:, -1]
+    np.testing.assert_allclose(found, shares if kind == "binary" else shares + 0.25, atol=near)
+    assert not any("rows are fitted" in finding.detail for finding in run.record.findings)
+
+
 def test_a_run_by_leave_one_out_says_so() -> None:
     x, y = arrays(60, "regression")
     known = with_gradients("tangent-gp", None, LAST)
@@ -444,7 +461,7 @@ def test_degenerate_rows_give_numbers_or_a_sentence(kind: str) -> None:
     assert all(math.isfinite(score.value) for score in run.record.other_scores["test"])
 
 
-def test_what_has_no_error_bars_is_refused() -> None:
+def test_what_has_no_error_bars_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match="weighs all rows alike"):
         adapt(
             rows_of(*arrays(40, "multiclass"), tested=10), network(), method="tangent-gp", theta2=LAST,
@@ -456,6 +473,10 @@ def test_what_has_no_error_bars_is_refused() -> None:
         with pytest.raises(RecipeError, match="keeps no direction"):
             Posterior(rank=rank)  # type: ignore[arg-type]
     x, y = arrays(40, "regression")
+    with monkeypatch.context() as patch:
+        patch.setattr(Posterior, "most", 29)
+        with pytest.raises(DataError, match=r"30 rows are too many .*at most 29"):
+            prepare(rows_of(x, y, tested=10), network(), method=with_gradients("tangent-gp", None, LAST))
     y[3, 1] = np.nan
     with pytest.raises(DataError, match=r"needs every label of a row; got gaps in 1 row of 30\."):
         prepare(rows_of(x, y, tested=10), network(), method=with_gradients("tangent-gp", None, LAST))
@@ -507,9 +528,6 @@ def test_many_rows_choose_on_some_and_keep_directions_by_lanczos(monkeypatch: py
     mean, spread = labels.unit
     found = (x @ fitted.features + fitted.intercept + moved - mean) / spread
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
-    monkeypatch.setattr("regraft.graft.posterior.fit._MOST", 39)
-    with pytest.raises(DataError, match="too many for an exact Gaussian process"):
-        KernelFitter(both, labels, folds, 1e-2, "ntk", stage, 3)
 
 
 def test_the_rank_keeps_the_megabytes() -> None:

@@ -239,6 +239,10 @@ def test_extending_takes_the_noise_of_the_new_rows() -> None:
         problem.kernel(later, rows[:12]), problem.kernel(later, later), problem.targets[12:], noise[12:]
     )
     same(grown, condition(problem.whole, problem.targets, noise))
+    silent = problem.kernel(later, rows[:12]), problem.kernel(later, later), problem.targets[12:], 0.0
+    assert (start.note, grown.note) == ("", "")
+    for told in (start.extend(*silent).note, start.extend(*silent).status.message):
+        assert "The noise was raised to" in told
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -370,6 +374,12 @@ def test_new_rows_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(SolverError):
             call()
+    whole = Problem("full")
+    cross, gram = (whole.kernel(whole.fresh, rows) for rows in (whole.old, whole.fresh))
+    own = diagonal(gram).view(whole.new, whole.outputs)
+    whole.posterior().variance(cross, own)
+    with pytest.raises(SolverError, match=r"expected \(N, C\)"):
+        whole.posterior().variance(cross, own.T)
     impossible = 2 * problem.kernel(torch.tensor([0]), problem.old)
     with pytest.raises(SolverError, match="does not go with"):
         found.extend(impossible, impossible[:, :, :1], problem.targets[:1])

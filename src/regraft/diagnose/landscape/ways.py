@@ -18,8 +18,9 @@ from torch.utils import _pytree as pytree
 
 from regraft.diagnose.objective import Objective, use_batches
 from regraft.errors import ModelError
-from regraft.features.tangent.replay import Replay, RowAxis
+from regraft.features.tangent.replay import Replay
 from regraft.features.tangent.unfold import Unfold
+from regraft.features.tangent.values import RowAxis
 from regraft.linear import Blocks
 from regraft.network import Network
 from regraft.network.outputs import TRANSPOSED

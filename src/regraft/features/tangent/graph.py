@@ -20,8 +20,8 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from regraft.features.tangent.generic import Generic, Way
-from regraft.features.tangent.replay import RowAxis, row_axis
 from regraft.features.tangent.rewrite import Folded, GraphError, fold, live, simplified
+from regraft.features.tangent.values import RowAxis, row_axis
 from regraft.network.policy import as_compiled
 
 __all__ = ["Graph", "GraphError", "check", "fold_module"]

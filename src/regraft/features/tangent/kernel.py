@@ -20,6 +20,7 @@ from torch import Tensor
 from regraft.errors import ModelError
 from regraft.features.tangent.tape import Layer, Seen, Tape
 from regraft.linear import mirror
+from regraft.linear.products import add_symmetric
 
 __all__ = ["Form", "Outer", "Side", "check_form", "kernel_between", "outer_layers"]
 
@@ -176,11 +177,11 @@ def _groups(layers: Sequence[Layer], most: int) -> list[list[_Part]]:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, symmetric: bool, factor: float = 1.0) -> None:
-    """total += factor · L Rᵀ; of a symmetric one the tiles below the diagonal are left out, for :func:`mirror`."""
-    step = _TILE if symmetric else max(1, len(left))
-    for start in range(0, len(left), step):
-        first = start if symmetric else 0
-        total[start : start + step, first:].addmm_(left[start : start + step], right[first:].T, alpha=factor)
+    """total += factor · L Rᵀ; of a symmetric one what is on and above the diagonal, for :func:`mirror`."""
+    if symmetric:
+        add_symmetric(total, left, factor)
+    else:
+        total.addmm_(left, right.T, alpha=factor)
 
 
 # ------------------------------------------------------------------------------------------- the kernels

@@ -11,7 +11,7 @@ import copy
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,106 +20,17 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointError
 
 from regraft.errors import DataError, ModelError
+from regraft.features.tangent.values import Pass, Slot, Tree, alike, row_axis, slots_of
 from regraft.network import Network
 from regraft.network.policy import no_derivatives
 
-__all__ = ["Kept", "Replay", "RowAxis", "cast", "check_finite", "private_copy", "row_axis"]
+__all__ = ["Kept", "Replay", "cast", "check_finite", "private_copy"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
-@dataclass(frozen=True)
-class RowAxis:
-    """Where a value keeps its rows: ``factor`` entries of ``axis`` a row (attention windows: several).
-
-    ``axis`` -1 stands for a value that does not depend on the rows (a table of positions).
-    """
-
-    axis: int = 0
-    factor: int = 1
-
-    def split(self, value: Tensor, rows: int) -> Tensor:
-        """Rows first: ``(rows, …)``."""
-        if (self.axis, self.factor) == (0, 1):
-            return value
-        value = value.movedim(self.axis, 0)
-        return value.reshape(rows, self.factor, *value.shape[1:])
-
-    def join(self, value: Tensor) -> Tensor:
-        """The inverse of :meth:`split`."""
-        if (self.axis, self.factor) == (0, 1):
-            return value
-        return value.reshape(-1, *value.shape[2:]).movedim(0, self.axis)
-
-
-def row_axis(many: Sequence[int], two: Sequence[int], rows: int = 3) -> RowAxis | None:
-    """The form of a value from its shapes in passes of ``rows`` rows and of two; ``None`` where there is none."""
-    if len(many) != len(two):
-        return None
-    axes = [axis for axis, (a, b) in enumerate(zip(many, two)) if a != b]
-    if not axes:
-        return RowAxis(-1)
-    axis = axes[0]
-    if len(axes) > 1 or many[axis] * 2 != two[axis] * rows or many[axis] % rows:
-        return None
-    return RowAxis(axis, many[axis] // rows)
-
-
-@dataclass(frozen=True)
-class _Tree:
-    """The form of a nested value: what stands where, with places for its tensors."""
-
-    spec: Any
-    leaves: tuple[Any, ...]  # ``None`` in the place of a tensor
-    places: tuple[int, ...]
-
-    @classmethod
-    def of(cls, value: Any) -> tuple[_Tree, list[Tensor]] | None:
-        """The form and the tensors; ``None`` where the value holds an object that may keep a state."""
-        leaves, spec = pytree.tree_flatten(value)
-        places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
-        kept = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        if not all(leaf is None or isinstance(leaf, bool | int | float | str) for leaf in kept):
-            return None
-        return cls(spec, tuple(kept), places), [leaves[i] for i in places]
-
-    def fill(self, tensors: Sequence[Tensor]) -> Any:
-        """The value with these tensors."""
-        leaves = list(self.leaves)
-        for place, tensor in zip(self.places, tensors):
-            leaves[place] = tensor
-        return pytree.tree_unflatten(leaves, self.spec)
-
-
 class _AgainError(Exception):
     """A call that seemed clean cannot be answered from a record; the pass starts anew without it."""
-
-
-@dataclass
-class _Slot:
-    """A value that later passes are given: a tensor of the inputs, or of a clean call's output."""
-
-    needed: bool = True
-    written: bool = False  # the network writes into it afterwards
-    form: RowAxis = RowAxis()
-    shape: tuple[int, ...] = ()  # with three rows
-    dtype: torch.dtype = torch.float32
-    shared: Tensor | None = None  # the value, where it does not depend on the rows
-    same: int = -1  # the slot that holds this very tensor
-
-    def of(self, rows: int) -> tuple[int, ...]:
-        """The shape with so many rows."""
-        axis, factor = self.form.axis, self.form.factor
-        return tuple(factor * rows if place == axis else size for place, size in enumerate(self.shape))
-
-
-@dataclass
-class _Pass:
-    """What one recording pass saw."""
-
-    values: list[Tensor] = field(default_factory=list)
-    versions: list[tuple[Tensor, int]] = field(default_factory=list)
-    calls: list[tuple[str, int, _Tree]] = field(default_factory=list)  # path, number of the call, form
 
 
 class Replay:
@@ -157,12 +68,12 @@ class Replay:
         module = self.network.module
         self.params = {name: value.detach() for name, value in module.named_parameters() if name in set(names)}
         self.policy = network.policy
-        self.slots: list[_Slot] = []
-        self.calls: dict[tuple[str, int], tuple[_Tree, int]] = {}  # → form, first slot
+        self.slots: list[Slot] = []
+        self.calls: dict[tuple[str, int], tuple[Tree, int]] = {}  # → form, first slot
         self.trail: list[str] = []
-        self._inputs, self._start = _Tree(None, (), ()), 0
+        self._inputs, self._start = Tree(None, (), ()), 0
         self._given: list[Tensor] = []
-        self._mode, self._pass, self._inside = "plain", _Pass(), 0
+        self._mode, self._pass, self._inside = "plain", Pass(), 0
         self._counts: Counter[str] = Counter()
         self._probed = False
         self._lock = threading.RLock()
@@ -209,7 +120,7 @@ class Replay:
             out = forward(*args, **kwargs)
         finally:
             self._inside -= 1
-        found = _Tree.of(out)
+        found = Tree.of(out)
         if found is None or (path != self.cut and any(leaf.requires_grad for leaf in found[1])):
             self._reached.add(path)
             raise _AgainError
@@ -225,7 +136,7 @@ class Replay:
                     do="let it run without that, or use a method that takes none, such as probe",
                 )
             index = len(self._pass.values)
-            slot = self.slots[index] if index < len(self.slots) else _Slot(written=True)
+            slot = self.slots[index] if index < len(self.slots) else Slot(written=True)
             self._pass.versions.append((leaf, leaf._version))
             self._pass.values.append(leaf.clone() if slot.needed and slot.written else leaf)
 
@@ -252,7 +163,7 @@ class Replay:
             start += len(tree.places)
         if not self.slots:
             self.calls, self._start = calls, inputs
-            self.slots = _slots(seen.versions)
+            self.slots = slots_of(seen.versions)
         elif calls != self.calls:
             raise ModelError(
                 f"{self.network.name} took another path through its modules for some rows",
@@ -269,7 +180,7 @@ class Replay:
             )
         return out.detach(), [value.detach() for value in seen.values]
 
-    def _other(self, seen: _Pass) -> str | None:
+    def _other(self, seen: Pass) -> str | None:
         """The first call whose values do not lie where those of the first rows do, by which later passes read them."""
         rows, values = len(seen.values[0]), seen.values
         for i, (slot, value, (leaf, version)) in enumerate(zip(self.slots, values, seen.versions)):
@@ -277,20 +188,20 @@ class Replay:
             if fits and self._probed:
                 twin = slot.shared if slot.same < 0 else values[slot.same]
                 fits = tuple(value.shape) == slot.of(rows) and value.dtype == slot.dtype
-                fits = fits and (twin is None or not slot.needed or _alike(value, twin))
+                fits = fits and (twin is None or not slot.needed or alike(value, twin))
             if not fits:
                 places = self.calls.items()
                 return next((path for (path, _), (_, start) in reversed(places) if start <= i), "the input")
         return None
 
-    def _seen(self, batch: Any) -> tuple[_Pass, int, Tensor]:
+    def _seen(self, batch: Any) -> tuple[Pass, int, Tensor]:
         """One recording pass: what it saw, how many tensors the inputs are, and the outputs."""
-        found = _Tree.of(batch)
+        found = Tree.of(batch)
         if found is None:
             raise ModelError("a batch for tangents", expected="tensors, alone or by name", got=type(batch).__name__)
         self._inputs, leaves = found
         while True:
-            self._pass = _Pass()
+            self._pass = Pass()
             given = [leaf if i < len(self.slots) and not self.slots[i].written else leaf.clone()
                      for i, leaf in enumerate(leaves)]  # fmt: skip
             self._keep(given)
@@ -301,7 +212,7 @@ class Replay:
                 break
             except _AgainError:
                 continue
-        seen, self._pass = self._pass, _Pass()
+        seen, self._pass = self._pass, Pass()
         return seen, len(leaves), out
 
     def __call__(self, params: Mapping[str, Tensor], values: Sequence[Tensor]) -> Tensor:
@@ -470,27 +381,6 @@ def check_finite(outputs: Tensor, name: str) -> None:
             f"the outputs of {name}", expected="finite numbers", got="NaN or infinity",
             do="look for NaN in the inputs, or take a wider dtype",
         )  # fmt: skip
-
-
-def _slots(versions: Sequence[tuple[Tensor, int]]) -> list[_Slot]:
-    """The slots of a first pass; a value that several calls pass on unchanged is kept once."""
-    slots: list[_Slot] = []
-    first: dict[tuple[Any, ...], int] = {}
-    for i, (leaf, version) in enumerate(versions):
-        slot = _Slot(written=leaf._version != version)
-        if not slot.written and leaf.numel():
-            slot.same = earlier if (earlier := first.setdefault(_place(leaf), i)) != i else -1
-        slots.append(slot)
-    return slots
-
-
-def _place(value: Tensor) -> tuple[Any, ...]:
-    return value.data_ptr(), value.dtype, value.shape, value.stride()
-
-
-def _alike(value: Tensor, twin: Tensor) -> bool:
-    """Whether two values are one, or as good as one: numbers are looked at where they lie apart only."""
-    return _place(value) == _place(twin) or torch.equal(value, twin)
 
 
 def private_copy(network: Network, dtype: torch.dtype) -> Network:

@@ -173,7 +173,7 @@ def load_artifact(
     with _complete(folder / CONFIG):
         solved = _solved(config, tensors)
         recorded = {name: config["backbone"][name] for name in _RECORDED}
-        own = config["preprocess"] if solved["kind"] == "segmentation" else None
+        own = dict(config["preprocess"])
         own_head = config["backbone"].get("own_head")
         own_head = None if own_head is None else tuple(int(size) for size in own_head)
     source = _find_backbone(folder, recorded, model, weights, own).to(pick_device(str(device)))
@@ -358,46 +358,53 @@ def _find_backbone(
     recorded: dict[str, Any],
     model: str | Network | None,
     weights: str | None,
-    preprocess: dict[str, Any] | None,
+    preprocess: dict[str, Any],
 ) -> Network:
-    """Embedded → the one given → the recorded name; the fingerprint is always verified.
+    """Embedded → the one given → the recorded name; the fingerprint is always verified. A network may have been loaded
+    without its head, or have read its images or arrays as ``preprocess`` says: that which matches is taken."""
+    first = _load_backbone(folder, recorded, model, weights)
+    for head in (True, False):
+        with contextlib.suppress(ModelError, ArtifactError):  # one that has no head to be without
+            network = first if head else _load_backbone(folder, recorded, model, weights, head=False)
+            others = [preprocess_from_json(preprocess)] if preprocess["kind"] in ("image", "array") else []
+            for found in (network, *map(network.reading, others)):
+                if found.fingerprint == recorded["fingerprint"]:
+                    return found
+    raise ArtifactError(
+        f"{first.name} is not the backbone that this head was solved on",
+        expected=f"fingerprint {recorded['fingerprint'][:12]}…",
+        got=f"{first.fingerprint[:12]}…",
+        do=f"use the same weights and preprocessing of {recorded['name']}, built by the version of its library "
+        "that the artifact's README.md names",
+    )
 
-    ``preprocess`` is the one that the head was solved with, where that is not what the backbone comes with.
-    """
+
+def _load_backbone(
+    folder: Path, recorded: dict[str, Any], model: str | Network | None, weights: str | None, head: bool = True
+) -> Network:
     if isinstance(model, Network):
         check_weights(model, weights)
-        network = model
-    elif recorded["embedded"] and model is None:
-        network = load(str(folder / BACKBONE))
-    else:
-        if model is None and recorded["source"] == "module":
-            raise ArtifactError(
-                f"this artifact's backbone is your own module {recorded['name']!r}, and loading runs no code",
-                do=f"name it yourself: --model {recorded['name']}, with --weights FILE if its weights lie in one",
-            )
-        try:
-            network = load(
-                model or recorded["name"],
-                weights=weights,
-                revision=(recorded["revision"] or None) if model in (None, recorded["name"]) else None,  # of that name
-                allow_code=model is not None,  # anyone can write a name into the file
-            )
-        except ModelError as error:
-            if model is not None:
-                raise
-            raise ArtifactError(
-                f"the backbone {recorded['name']!r} of this artifact cannot be loaded",
-                got=error.what,
-                do="say where it is with --model, or adapt with --embed next time",
-            ) from error
-    if preprocess is not None:
-        network = network.reading(preprocess_from_json(preprocess))
-    if network.fingerprint != recorded["fingerprint"]:
+        return model if head else model.without_head()
+    if recorded["embedded"] and model is None:
+        return load(str(folder / BACKBONE), head=head)
+    if model is None and recorded["source"] == "module":
         raise ArtifactError(
-            f"{network.name} is not the backbone that this head was solved on",
-            expected=f"fingerprint {recorded['fingerprint'][:12]}…",
-            got=f"{network.fingerprint[:12]}…",
-            do=f"use the same weights and preprocessing of {recorded['name']}, built by the version of its library "
-            "that the artifact's README.md names",
+            f"this artifact's backbone is your own module {recorded['name']!r}, and loading runs no code",
+            do=f"name it yourself: --model {recorded['name']}, with --weights FILE if its weights lie in one",
         )
-    return network
+    try:
+        return load(
+            model or recorded["name"],
+            weights=weights,
+            revision=(recorded["revision"] or None) if model in (None, recorded["name"]) else None,  # of that name
+            head=head,
+            allow_code=model is not None,  # anyone can write a name into the file
+        )
+    except ModelError as error:
+        if model is not None:
+            raise
+        raise ArtifactError(
+            f"the backbone {recorded['name']!r} of this artifact cannot be loaded",
+            got=error.what,
+            do="say where it is with --model, or adapt with --embed next time",
+        ) from error

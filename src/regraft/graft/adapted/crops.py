@@ -122,8 +122,9 @@ def predict_over_crops(
 
 
 def _larger(plain: ImagePreprocess, wanted: tuple[int, int]) -> int | tuple[int, int]:
-    """The size before cropping: at least 8/7 of the crop's on each side."""
-    if isinstance(plain.resize, int):
-        return max(plain.resize, round(max(wanted) * _MARGIN))
-    own = plain.resize or wanted
-    return max(own[0], round(wanted[0] * _MARGIN)), max(own[1], round(wanted[1] * _MARGIN))
+    """The size before cropping: the shorter side at least 8/7 of the crop's longer one; where a resize gives both
+    sides, each at least 8/7 of the crop's."""
+    if isinstance(plain.resize, tuple):
+        height, width = plain.resize
+        return max(height, round(wanted[0] * _MARGIN)), max(width, round(wanted[1] * _MARGIN))
+    return max(plain.resize or 0, round(max(wanted) * _MARGIN))

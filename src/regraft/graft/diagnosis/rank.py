@@ -78,8 +78,9 @@ def rank(
     task, names = task_of(ready), list(found)
     by = score or main_score(task["kind"])
     if lacking := [name for name, seen in found.items() if by not in seen.estimates]:
-        got, do = found[lacking[0]].skipped.get(by, ""), "leave it out, or choose another --score"
-        raise DataError(f"{by} is not to be had of {lacking[0]}", got=got, do=do)
+        why, _, do = found[lacking[0]].skipped.get(by, "").partition(" To mend it: ")
+        what = f"{by} is not to be had of {lacking[0]}" + (f": {why}" if why else "")
+        raise DataError(what, do=do or "leave it out, or choose another --score")
     if len({seen.parameters for seen in found.values()}) > 1:
         course = None  # of other networks the numbers count something else
     order = rank_models(

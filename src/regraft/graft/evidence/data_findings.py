@@ -12,6 +12,7 @@ import numpy as np
 from regraft.data import Target
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
+from regraft.data.table import LABELS
 from regraft.graft.evidence.context import Context
 from regraft.graft.row_findings import copies, few_levels, left_out
 from regraft.record import Finding, counted
@@ -68,6 +69,21 @@ def _left_out(context: Context) -> Iterator[Finding]:
             context.unlabelled,
             "rows",
             advice=_UNLABELLED if target is not None and target.kind == "multilabel" else "",
+        )
+
+
+def _labels_read(context: Context) -> Iterator[Finding]:
+    """Columns of numbers that are named like labels, beside the one that was named: they are inputs."""
+    read = context.manifest.roles.get("input", ())
+    if found := [name for name in read if name.lower() in LABELS]:
+        yield Finding(
+            "labels-among-inputs",
+            f"{counted(len(found), 'input has', 'inputs have')} the name of a label: {some(found)}.",
+            "warning",
+            len(found),
+            "columns",
+            detail="What gives the label away makes a score that later rows will not have.",
+            advice="Leave it out of the table if it is not known of new rows.",
         )
 
 
@@ -216,4 +232,4 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-DATA_CHECKS = (_repeated, _left_out, _few_levels, _shortened, _classes, _names, _one_valued, _frames)
+DATA_CHECKS = (_repeated, _left_out, _labels_read, _few_levels, _shortened, _classes, _names, _one_valued, _frames)

@@ -3,7 +3,7 @@
 Numbers have a scale and a noise each, averaged over what their rows leave open of both; classes, whose one-hot targets
 are regressed on and whose means are calibrated like those of any ridge head, have one of each together, the likeliest.
 Rows that repeat an earlier one, inputs and labels alike, say nothing new and would make the noise look small: they are
-predicted, but nothing is fitted to them.
+predicted, but nothing is fitted to them, unless inputs bear several labels, whose shares the repetitions are.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ from regraft.linear import Blocks
 
 __all__ = ["Fitted", "KernelFitter", "Solved", "squared"]
 
-_MOST = 25_000
-"""Rows that one factorisation is taken of."""
 _ROUNDED = 1e-12
 """The share of the largest eigenvalue below which others are rounding, of a kernel in double precision."""
 
@@ -155,16 +153,9 @@ class KernelFitter(Fitter):
     ) -> None:
         self.both, self.labels, self.folds, self.stage = both, labels, folds, stage
         self.strength, self.prior, self.together = strength, prior, labels.alike
-        rows = len(folds)
-        if rows > _MOST:
-            raise DataError(
-                f"{rows} rows are too many for an exact Gaussian process",
-                expected=f"at most {_MOST:,}",
-                do="take fewer rows with --limit, or use --method gradient, whose model is of the same form",
-            )
-        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(len(folds), generator=torch.Generator().manual_seed(seed))
         self.searched = order[: Posterior.searched].sort().values
-        self.new = _first_of_their_kind(both, labels)
+        self.new = _telling(both, labels)
         self._folds: dict[int, tuple[AtHead, Labels, Tensor]] = {}
         self._solved: dict[tuple[int, float], Solved] = {}
         self._fitted: dict[float, Fitted] = {}
@@ -246,7 +237,8 @@ class KernelFitter(Fitter):
             some = self.labels.take(few)
             small = AtHead.of(self.both.take(few), some, self.strength, self.prior).contrasts(ratio)
             solved = Solved.of(small, some.standard, self.stage.by, self.together).best
-            dual, status = _conditioned(contrasts.gram, contrasts.of(y), solved.chosen)
+            gram = contrasts.gram
+            dual, status = _conditioned(gram, contrasts.of(y), solved.chosen)
         turned = contrasts.back(dual)
         if sums:
             kept = of_sums(wide, contrasts, sums, most, rounded, y, whole=whole)
@@ -254,7 +246,6 @@ class KernelFitter(Fitter):
         else:
             values, vectors = solved.spectrum.values.flip(0), solved.spectrum.vectors.flip(1)
             if not whole:
-                gram = contrasts.gram
                 values, vectors = largest(gram, min(most + 1, len(gram)))
             rank = min(most, trusted(values, rounded))
             kept, found = of_parameters(wide, contrasts, values, vectors, rank, turned, y)
@@ -299,16 +290,18 @@ def _like(column: Tensor, block: Tensor) -> Tensor:
     return column.to(block).view(-1, *[1] * (block.ndim - 1))
 
 
-def _first_of_their_kind(both: Both, labels: Labels) -> Tensor:
-    """(N,) bool: rows that repeat no earlier one, features and labels alike."""
+def _telling(both: Both, labels: Labels) -> Tensor:
+    """(N,) bool: rows that repeat no earlier one, features and labels alike; where equal features bear several labels
+    all rows, for how often each occurs is then what there is to learn."""
     rows = slice(0, both.features.n_rows)
     features = [matrix.rows(rows).cpu().numpy() for matrix in both.features.matrices.values()]
-    values, seen = labels.values.numpy(), set()
-    new = torch.zeros(len(values), dtype=torch.bool)
+    values, first = labels.values.numpy(), dict[bytes, bytes]()
+    new = torch.ones(len(values), dtype=torch.bool)
     for row in range(len(values)):
-        key = b"".join(block[row].tobytes() for block in (*features, values))
-        new[row] = key not in seen
-        seen.add(key)
+        key, label = b"".join(block[row].tobytes() for block in features), values[row].tobytes()
+        new[row] = key not in first
+        if first.setdefault(key, label) != label:
+            return torch.ones_like(new)
     return new
 
 

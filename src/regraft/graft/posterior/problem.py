@@ -136,6 +136,8 @@ class GaussianHead(Head):
             detail += (
                 f" They are of {part.sums:,} random sums of derivatives, whose kernel is {apart} from the exact one."
             )
+        if part.rows < len(self.deviations):
+            detail += f" {part.rows} of {len(self.deviations)} rows are fitted: the others repeat one of them."
         few = part.rows < _FEW and not averaged
         if few:
             detail = (

@@ -27,6 +27,7 @@ class Posterior:
     megabytes: float = 32.0
     by: Literal["marginal", "loo"] = "marginal"
 
+    most: ClassVar[int] = 25_000  # rows that one factorisation is taken of
     searched: ClassVar[int] = 1500  # rows that scale, noise and ρ are chosen on: an eigendecomposition costs N³
     iterated: ClassVar[int] = 256  # directions at most of more than twice as many rows, found by products
     sums: ClassVar[int] = 8191  # of derivatives; a prime (regraft.features.tangent.sums)

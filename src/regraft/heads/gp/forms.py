@@ -146,6 +146,8 @@ class KernelForm:
             values = values.diagonal(dim1=1, dim2=2)
         elif self.kind == "per-output" and self.outputs > 1 and given != shape:  # (N, C) has as many numbers
             raise SolverError("the prior variances", expected=f"(C, N) = {shape}", got=str(given))
+        elif self.kind == "full" and values.ndim == 2 and given != (rows, self.outputs):  # and so has (C, N)
+            raise SolverError("the prior variances", expected=f"(N, C) = {(rows, self.outputs)}", got=str(given))
         if values.numel() != shape[0] * shape[1]:
             expected = f"{shape[0] * shape[1]} numbers, the kernel's diagonal in the form {self.kind!r}"
             raise SolverError("the prior variances", expected=expected, got=str(given))

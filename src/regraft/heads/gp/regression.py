@@ -154,10 +154,11 @@ class Posterior:
             more = self.noise[:, last].repeat(1, len(new))
         else:
             more = noise_of(noise, self.form, len(new))
-        more, _ = raised(more, least_noise(inside.diagonal(dim1=1, dim2=2).mean(1), gram_block.dtype))
+        more, said = raised(more, least_noise(inside.diagonal(dim1=1, dim2=2).mean(1), gram_block.dtype))
         inside.diagonal(dim1=1, dim2=2).add_(more)
         system = self.system.append(between, inside)
-        return self._updated(system, torch.cat([self.noise, more], 1), torch.cat([self.targets, new]))
+        longer, targets = torch.cat([self.noise, more], 1), torch.cat([self.targets, new])
+        return _posterior(self.form, self.scale, longer, targets, system, self.note or said)
 
     def without(self, rows: Tensor | list[int]) -> Posterior:
         """The posterior without some rows, as if they had never been there: O(n² m).
@@ -172,10 +173,7 @@ class Posterior:
             raise SolverError("nothing is left to condition on", expected="at least one row that stays")
         entries = self.form.entries(kept.nonzero()[:, 0])
         system = self.system.remove(self.form.entries((~kept).nonzero()[:, 0]))
-        return self._updated(system, self.noise[:, entries], self.targets[kept])
-
-    def _updated(self, system: System, noise: Tensor, targets: Tensor) -> Posterior:
-        return _posterior(self.form, self.scale, noise, targets, system, self.note)
+        return _posterior(self.form, self.scale, self.noise[:, entries], self.targets[kept], system, self.note)
 
 
 @one_blas_thread()

@@ -22,7 +22,7 @@ from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.files import file_digest, intact, read_json, sealed, write_bytes, write_json
 from regraft.network.architectures import build
 from regraft.network.molecule import MoleculePreprocess
-from regraft.network.network import About
+from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.site import near
 from regraft.wording import one_line
@@ -99,6 +99,9 @@ def load_folder(path: Path) -> tuple[nn.Module, Preprocess, About]:
     with _sound(path):
         tensors = {name: value.float() if value.is_floating_point() else value
                    for name, value in safetensors.torch.load_file(file).items()}  # fmt: skip
+        if headless := str(config.get("headless", "")):
+            parent, _, leaf = headless.rpartition(".")
+            setattr(module.get_submodule(parent), leaf, nn.Identity())
         module.load_state_dict(tensors)
     about = About(
         source="regraft",
@@ -110,19 +113,23 @@ def load_folder(path: Path) -> tuple[nn.Module, Preprocess, About]:
     return module.eval(), preprocess, about
 
 
-def save(name: str, module: nn.Module, folder: Path) -> None:
-    """Write ``module``, loaded as ``name`` (``regraft/…`` or a folder), into another folder of this format."""
+def save(network: Network, folder: Path) -> None:
+    """Write ``network``, loaded by its name (``regraft/…`` or a folder), into another folder of this format."""
+    name, module = network.name, network.module
     with contextlib.nullcontext(Path(name)) if is_folder(Path(name)) else _folder(name) as path:
         config = config_of(path)
+    whole = _without_drawing(config["arch"], config["options"]).state_dict()
+    left_out = {key.rpartition(".")[0] for key in whole.keys() - module.state_dict().keys()}
     save_folder(
         folder,
         module,
         arch=config["arch"],
         options=config["options"],
-        preprocess=_preprocess(config["preprocess"]),
-        classes=config["classes"],
+        preprocess=network.preprocess,
+        classes=network.about.classes,
         licence=config.get("licence", ""),
         provenance=config.get("provenance"),
+        headless=left_out.pop() if len(left_out) == 1 else "",
     )
 
 
@@ -137,8 +144,10 @@ def save_folder(
     licence: str = "",
     provenance: Mapping[str, Any] | None = None,
     stored: Stored = "float32",
+    headless: str = "",
 ) -> dict[str, Any]:
-    """Save ``module`` = ``build(arch, options)`` so that :func:`load_folder` gives it back; the config.
+    """Save ``module`` = ``build(arch, options)`` so that :func:`load_folder` gives it back; the config. ``headless``
+    is the path of the last layer, where the module is without it.
 
     With ``stored="float16"`` weights are rounded to half precision (about 3 digits) and half the size;
     they are float32 again once loaded. ``config.json`` is written last: a folder without it is not whole.
@@ -163,7 +172,7 @@ def save_folder(
             "parameters": sum(value.numel() for value in module.parameters()),
         },
         "provenance": dict(provenance or {}),
-    }
+    } | ({"headless": headless} if headless else {})
     write_json(path / "config.json", sealed(config))
     return config
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,13 @@ def load(
             preprocessing is not known.
         MissingPathError: the weights file is not there.
     """
-    builder = _import(path)
-    with seeded(0 if seed is None else seed):
-        try:
-            made = builder()
-        except Exception as error:
-            raise ModelError(f"{path}() fails", got=f"{type(error).__name__}: {error}") from error
+    with _working_folder():  # for what the call itself imports, too
+        builder = _import(path)
+        with seeded(0 if seed is None else seed):
+            try:
+                made = builder()
+            except Exception as error:
+                raise ModelError(f"{path}() fails", got=f"{type(error).__name__}: {error}") from error
     about, traits = About("module"), None
     if isinstance(made, Network):
         about, traits, made = made.about, made.traits, (made.module, made.preprocess)
@@ -141,7 +143,8 @@ def load(
             read_weights(module, file, path)
         sidecar = _sidecar(file)
     try:
-        preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar, described)
+        own = getattr(module, "preprocess", None)  # or a method of that name
+        preprocess = preprocess or (own if isinstance(own, Preprocess) else _preprocess(module, sidecar, described))
         classes = tuple(map(str, sidecar.get("classes") or about.classes))
     except ModelError:
         raise
@@ -154,10 +157,20 @@ def load(
     return Network(path, module, preprocess, about, traits=traits)
 
 
+@contextlib.contextmanager
+def _working_folder() -> Iterator[None]:
+    """Modules of the working folder can be imported, as under `python -m`; the console script leaves it out."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)
+
+
 def _import(path: str) -> Any:
     name, _, attribute = path.partition(":")
-    before = list(sys.path)
-    sys.path.insert(0, os.getcwd())  # what `python -m` does, and the console script does not
     try:
         found: Any = importlib.import_module(name)
     except ImportError as error:
@@ -168,8 +181,6 @@ def _import(path: str) -> Any:
         ) from error
     except Exception as error:
         raise ModelError(f"{path}: importing {name} fails", got=f"{type(error).__name__}: {error}") from error
-    finally:
-        sys.path[:] = before
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise ModelError(f"{name} has no {part!r}", do=near(part, dir(found)) or f"give {name}:CALLABLE")
@@ -229,6 +240,11 @@ def _preprocess(
     given = sidecar.get("input")
     if isinstance(given, Mapping) and len(size := given.get("size", ())) == 3:
         channels, height, width = map(int, size)
+        if ("mean" in given) != ("std" in given):
+            raise ModelError(
+                "the input's normalisation in config.json beside the weights", expected="mean and std, or neither",
+                got=f"{'mean' if 'mean' in given else 'std'} alone",
+            )  # fmt: skip
         default = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else ((), ())
         mean, std = (tuple(map(float, given.get(key, d))) for key, d in zip(("mean", "std"), default))
         return ImagePreprocess((height, width), None, 2, mean, std, channels=channels)

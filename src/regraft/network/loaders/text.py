@@ -24,7 +24,8 @@ _ENDLESS = 10**9  # the library's number for no limit is larger
 _USUAL = {"truncation_side": "right", "split_special_tokens": False}  # settings beside the vocabulary's
 # Where sentence encoders say what no configuration of transformers does: their limit, and how tokens are pooled.
 _LENGTH, _LENGTH_KEY = "sentence_bert_config.json", "max_seq_length"
-_POOLING, _CLS_KEY, _MEAN_KEY = "1_Pooling/config.json", "pooling_mode_cls_token", "pooling_mode_mean_tokens"
+_POOLING, _MODE_KEY = "1_Pooling/config.json", "pooling_mode"
+_CLS_KEY, _MEAN_KEY = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,15 +182,18 @@ class TextPreprocess(Preprocess):
         return made
 
 
-def pooling_of(transformers: Any, source: str, where: Mapping[str, Any]) -> Literal["cls", "mean"]:
+def pooling_of(transformers: Any, source: str, where: Mapping[str, Any]) -> Literal["cls", "mean"] | None:
     """How a text model's last hidden states become one vector: the mean over a row's real tokens, or the class token
-    where the settings of a sentence encoder beside the model say so.
+    where the settings of a sentence encoder beside the model say so; ``None`` of a classifier that was saved without
+    its head, which reads what the head did.
 
     The pooler of BERT-like models, a layer on the class token, is left out: it was trained to tell whether one
     sentence follows another, or not at all.
     """
     settings = _beside(transformers, source, _POOLING, where)
-    first = settings.get(_CLS_KEY) or settings.get("pooling_mode") == "cls"
+    if settings.get(_MODE_KEY) == "pooler":
+        return None
+    first = settings.get(_CLS_KEY) or settings.get(_MODE_KEY) == "cls"
     return "cls" if first else "mean"
 
 
@@ -202,13 +206,14 @@ def longest(module: nn.Module, config: Any) -> int | None:
     return limit if limit is not None and limit > 0 else None  # XLNet says -1
 
 
-def save_text(preprocess: TextPreprocess, pool: Literal["cls", "mean"] | None, folder: Path) -> None:
-    """Write the tokeniser, its limit and the pooling, for :meth:`TextPreprocess.load` and :func:`pooling_of`."""
+def save_text(preprocess: TextPreprocess, pool: Literal["cls", "mean", "pooler"] | None, folder: Path) -> None:
+    """Write the tokeniser, its limit and a pooling, for :meth:`TextPreprocess.load` and :func:`pooling_of`."""
     preprocess.tokenizer.save_pretrained(folder)
     write_json(folder / _LENGTH, {_LENGTH_KEY: preprocess.max_length})
     if pool is not None:
         (folder / _POOLING).parent.mkdir(exist_ok=True)
-        write_json(folder / _POOLING, {_CLS_KEY: pool == "cls", _MEAN_KEY: pool == "mean"})
+        mode = {_MODE_KEY: pool} if pool == "pooler" else {_CLS_KEY: pool == "cls", _MEAN_KEY: pool == "mean"}
+        write_json(folder / _POOLING, mode)
 
 
 def _beside(transformers: Any, source: str, name: str, where: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,10 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
     try:
         with seeded(0 if seed is None else seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of changes to come in initial values that are replaced anyway
-            module = models.get_model(architecture, weights=weights if seed is None else None)
+            if seed is None:
+                module = models.get_model(architecture, weights=weights)
+            else:
+                module = models.get_model(architecture, weights=None, **_of_weights(architecture, weights))
     except Exception as error:
         raise ModelError(
             f"{name} cannot be loaded",
@@ -52,6 +55,15 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
         ) from error
     classes = tuple(map(str, weights.meta.get("categories", ())))
     return Network(name, module, preprocess(weights.transforms()), About("torchvision", "BSD-3-Clause", classes))
+
+
+def _of_weights(architecture: str, weights: Any) -> dict[str, Any]:
+    """The settings that torchvision's builders take from the weights, and without them leave at other values."""
+    if architecture == "googlenet":
+        return {"transform_input": True, "aux_logits": False}
+    if architecture == "inception_v3":
+        return {"transform_input": True}
+    return {"image_size": weights.meta["min_size"][0]} if architecture.startswith("vit_") else {}
 
 
 def preprocess(transforms: Any) -> ImagePreprocess:

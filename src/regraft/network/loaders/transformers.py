@@ -16,16 +16,17 @@ from PIL import Image
 from torch import Tensor, nn
 
 from regraft.errors import ModelError
+from regraft.files import read_json, write_json
 from regraft.network.blocks import prefix_tokens
 from regraft.network.loaders import timm
 from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
 from regraft.network.loaders.text import TextPreprocess, longest, pooling_of, save_text
 from regraft.network.network import About, Network, Traits
-from regraft.network.preprocess import ImagePreprocess, Modality, Preprocess
+from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Modality, Preprocess
 from regraft.network.seeding import seeded
 from regraft.wording import one_line
 
-__all__ = ["ProcessorPreprocess", "load", "save"]
+__all__ = ["PREPROCESS", "ProcessorPreprocess", "load", "save"]
 
 # Entries of a configuration that do not change what the network computes.
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id")
@@ -33,6 +34,7 @@ _HEADS = {"ForImageClassification": "AutoModelForImageClassification",
           "ForSequenceClassification": "AutoModelForSequenceClassification"}  # fmt: skip
 _MASKED = "vit_mae"  # hides three patches of four, at random; a ViT has its encoder
 _TIMM = "timm_wrapper"  # what timm saved, wrapped by transformers
+PREPROCESS = "regraft_preprocess.json"  # where a saved model reads other images than its processor says
 _ENCODED = ("t5", "mt5", "umt5")  # of these the half that reads: the other one asks for the text that it shall write
 
 
@@ -81,6 +83,8 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
 def save(network: Network, folder: Path) -> None:
     """Write the model and its processor or tokeniser as ``save_pretrained`` does.
 
+    An image model's other preprocessing, such as of another size, stands in a file of its own beside the processor.
+
     Raises:
         ModelError: the processor can no longer be read from where the model came from.
     """
@@ -89,7 +93,8 @@ def save(network: Network, folder: Path) -> None:
     with quiet(transformers):
         network.module.save_pretrained(folder)  # type: ignore[operator]
         if isinstance(preprocess, TextPreprocess):
-            save_text(preprocess, network.traits.pool, folder)
+            whole = type(network.module).__name__.endswith(tuple(_HEADS))
+            save_text(preprocess, None if whole else network.traits.pool or "pooler", folder)
         elif isinstance(preprocess, ProcessorPreprocess):
             preprocess.processor.save_pretrained(folder)
         else:
@@ -102,6 +107,9 @@ def save(network: Network, folder: Path) -> None:
             except Exception as error:
                 raise unusable(network.name, local, error) from error
             processor.save_pretrained(folder)
+            where, config = {"local_files_only": True, **NO_CODE}, network.module.config
+            if preprocess != _preprocess(transformers, str(folder), config, network.module, where):
+                write_json(folder / PREPROCESS, preprocess.to_json())
 
 
 def _commit(transformers: Any, source: str) -> str:
@@ -165,7 +173,7 @@ def _prefixed(missing: Sequence[str], unexpected: Iterable[str]) -> str:
 
 def _class(transformers: Any, config: Any, architecture: str, head: bool) -> Any:
     """What reads a row as it is and gives its features, or the scores of its classes."""
-    if config.model_type == _TIMM and head and config.num_labels:
+    if config.model_type == _TIMM and head and config.num_labels and architecture != "TimmWrapperModel":
         return transformers.AutoModelForImageClassification
     for ending, name in _HEADS.items():
         if head and architecture.endswith(ending):
@@ -190,12 +198,13 @@ def _random(auto: Any, config: Any, seed: int, **options: Any) -> nn.Module:
 
 def _traits(transformers: Any, source: str, where: Mapping[str, Any], module: nn.Module, architecture: str) -> Traits:
     """Of a masked autoencoder no pooler, for it has none; of a text encoder that was published without a classifier no
-    pooler either, and how its tokens are pooled instead."""
+    pooler either, and how its tokens are pooled instead, unless it was saved as a classifier without its head."""
     if getattr(module.config, "model_type", "") == _MASKED:
         return Traits(pooler=False)
     if not _reads_text(module) or architecture.endswith(tuple(_HEADS)):
         return Traits()
-    return Traits(pooler=getattr(module, "pooler", None) is None, pool=pooling_of(transformers, source, where))
+    pool = pooling_of(transformers, source, where)
+    return Traits(pooler=pool is None or getattr(module, "pooler", None) is None, pool=pool)
 
 
 def _reads_text(module: nn.Module) -> bool:
@@ -206,6 +215,8 @@ def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, 
     if _reads_text(module):
         pad = max(getattr(config, "pad_token_id", None) or 0, 0)  # -1 says that there is none
         return TextPreprocess.load(transformers, source, longest(module, config), where, pad)
+    if (own := read_json(Path(source) / PREPROCESS)) is not None:
+        return (ArrayPreprocess if own["kind"] == "array" else ImagePreprocess).from_json(own)
     if config.model_type == _TIMM:
         return timm.of_config(config.pretrained_cfg)
     try:

@@ -25,28 +25,28 @@ def is_folder(path: Path) -> bool:
 
 
 def save(network: Network, folder: Path) -> None:
-    """Write every parameter and buffer, and the name to build the architecture by; of own modules also what
+    """Write every parameter and buffer, the architecture's name and the preprocessing; of own modules also what
     :func:`regraft.network.loaders.module.load` reads beside their weights."""
     tensors = {**network.params, **network.buffers}
     content = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     write_bytes(folder / "model.safetensors", safetensors.torch.save(content))
     about, preprocess = network.about, network.preprocess
-    config: dict[str, Any] = {"format": FORMAT, "name": network.name, "source": about.source}
+    config: dict[str, Any] = {"format": FORMAT, "name": about.architecture or network.name, "source": about.source}
     if about.source == "module":  # whose name alone need not tell these
         config |= {"classes": list(about.classes), "licence": about.licence}
-        if type(preprocess).__module__.startswith("regraft."):
-            config["preprocess"] = preprocess.to_json()
+    if type(preprocess).__module__.startswith("regraft."):
+        config["preprocess"] = preprocess.to_json()
     write_json(folder / "config.json", config)
 
 
-def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
-    """The architecture's name and the tensors.
+def read(folder: Path) -> tuple[str, dict[str, Tensor], dict[str, Any] | None]:
+    """The architecture's name, the tensors, and the preprocessing's JSON, which earlier versions did not write.
 
     Raises:
         ModelError: the architecture is code of the user's, which is only ever run on their word.
         ArtifactError: the tensors are not there, or torn.
     """
-    config: dict[str, str] = read_json(folder / "config.json") or {}
+    config: dict[str, Any] = read_json(folder / "config.json") or {}
     name = str(config.get("name", ""))
     if not name.startswith(_LIBRARIES):  # the name itself decides: what else the file says, anyone can write
         raise ModelError(
@@ -55,6 +55,7 @@ def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
         )
     file = folder / "model.safetensors"
     try:
-        return name, safetensors.torch.load(file.read_bytes())  # a mapped file that is written to would change them
+        tensors = safetensors.torch.load(file.read_bytes())  # a mapped file that is written to would change them
     except (safetensors.SafetensorError, OSError) as error:
         raise ArtifactError(f"{file} cannot be read", got=str(error), do="copy the whole folder again") from error
+    return name, tensors, config.get("preprocess")
