@@ -292,17 +292,17 @@ def _like(column: Tensor, block: Tensor) -> Tensor:
 
 def _telling(both: Both, labels: Labels) -> Tensor:
     """(N,) bool: rows that repeat no earlier one, features and labels alike; where equal features bear several labels
-    all rows, for how often each occurs is then what there is to learn."""
+    all rows, for how often each occurs is then what there is to learn, unless no row is told from another."""
     rows = slice(0, both.features.n_rows)
     features = [matrix.rows(rows).cpu().numpy() for matrix in both.features.matrices.values()]
-    values, first = labels.values.numpy(), dict[bytes, bytes]()
-    new = torch.ones(len(values), dtype=torch.bool)
+    values, borne = labels.values.numpy(), dict[bytes, set[bytes]]()
+    new = torch.zeros(len(values), dtype=torch.bool)
     for row in range(len(values)):
-        key, label = b"".join(block[row].tobytes() for block in features), values[row].tobytes()
-        new[row] = key not in first
-        if first.setdefault(key, label) != label:
-            return torch.ones_like(new)
-    return new
+        labels_of = borne.setdefault(b"".join(block[row].tobytes() for block in features), set())
+        new[row] = (label := values[row].tobytes()) not in labels_of
+        labels_of.add(label)
+    several = len(borne) > 1 and any(len(labels_of) > 1 for labels_of in borne.values())
+    return torch.ones_like(new) if several else new
 
 
 def _conditioned(gram: Tensor, targets: Tensor, chosen: Sequence[Hyperparameters]) -> tuple[Tensor, Status]:
