@@ -48,9 +48,9 @@ class Contrasts:
         if self._alone:
             return torch.zeros_like(self.kernel)
         u, moved = self._axis, self.kernel @ self._axis
-        turned = self.kernel - 2 * torch.outer(u, moved) - 2 * torch.outer(moved, u)
-        turned += 4 * float(u @ moved) * torch.outer(u, u)
-        return turned[1:, 1:].contiguous()
+        moved -= float(u @ moved) * u
+        turned = self.kernel[1:, 1:].clone()  # and then in place, n being large
+        return turned.addr_(u[1:], moved[1:], alpha=-2).addr_(moved[1:], u[1:], alpha=-2)
 
     def of(self, values: Tensor) -> Tensor:
         """Qᵀ y, (n − 1, C)."""

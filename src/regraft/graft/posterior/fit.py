@@ -228,6 +228,8 @@ class KernelFitter(Fitter):
         grafted = AtHead.of(self.both.take(rows), labels, self.strength, self.prior)
         contrasts, y = grafted.contrasts(ratio), labels.standard
         wide, whole = grafted.rows(ratio), len(rows) <= 2 * Posterior.searched
+        head, centre, (feature, deviations) = grafted.head, grafted.centre, grafted.deviations(ratio)
+        del grafted  # of many rows its two kernels take as much as all that follows
         most, sums, rounded = self._limits(wide, len(rows))
         if whole:
             solved = Solved.of(contrasts, y, self.stage.by, self.together)
@@ -249,14 +251,13 @@ class KernelFitter(Fitter):
                 values, vectors = largest(gram, min(most + 1, len(gram)))
             rank = min(most, trusted(values, rounded))
             kept, found = of_parameters(wide, contrasts, values, vectors, rank, turned, y)
-        feature, deviations = grafted.deviations(ratio)
         mean, spread = labels.unit
         w1 = found["features"].T * feature * spread
-        bias = (y.mean(0) - contrasts.kernel.mean(0) @ turned) * spread + mean - grafted.centre @ w1
+        bias = (y.mean(0) - contrasts.kernel.mean(0) @ turned) * spread + mean - centre @ w1
         column = spread.expand(y.shape[1])
         part = PosteriorPart(
-            head=grafted.head.to(torch.float32) if deviations else None,
-            centre=grafted.centre.to(torch.float32),
+            head=head.to(torch.float32) if deviations else None,
+            centre=centre.to(torch.float32),
             feature=feature,
             deviations=deviations,
             directions={name: value.to(torch.float32) for name, value in kept.directions.items()},

@@ -61,8 +61,7 @@ class Kernels:
 
     def at(self, ratio: float) -> Tensor:
         """K at ρ, (M, N)."""
-        part = share(ratio)
-        return self.features if self.tangent is None else self.features * (1 - part) + self.tangent * part
+        return self.features if self.tangent is None else torch.lerp(self.features, self.tangent, share(ratio))
 
     def between(self, left: slice, right: slice) -> Kernels:
         """Of some rows with some others."""
@@ -127,7 +126,7 @@ class AtHead:
 
     def deviations(self, ratio: float) -> tuple[float, dict[str, float]]:
         """The prior deviation, at scale 1, of a coefficient of x − centre, and of every parameter's."""
-        part = share(ratio) if self.own.tangent is not None else 0.0
+        part = share(ratio) if self.prior else 0.0
         group = sqrt(part / self.tangent_unit)
         named = {name: value * group for name, value in self.prior.items()} if part > 0 else {}
         return sqrt((1 - part) / self.unit), named
