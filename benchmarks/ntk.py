@@ -7,8 +7,9 @@ on a few rows, relative to the largest entry; ``peer_error``: that of the Jacobi
 ``product``: one K v of the operator ``tangent.gram()``, against J (Jᵀ v) by double backward, anew and with its graph
 kept. ``evidence``: Gram matrix and evidence of n = 10,000 rows at one noise level, against gpytorch's conjugate
 gradients and stochastic log determinant on the same matrix (its error is that of the evidence a row, in nats) and
-against ours without the matrix, to a residual of 1e-2, which gives no evidence. ``large`` (only where asked for): that
-alone on ``--rows`` rows.
+against ours without the matrix, to a residual of 1e-2, which gives no evidence. Only where asked for: ``large``, that
+alone on ``--rows`` rows, and ``operator``, gpytorch's evidence on our products, the matrix never being there, beside
+ours.
 
 Seconds are CPU-seconds of this process; with ``--device cuda``, which ``gram`` alone knows, those of the clock. Inputs
 of ``evidence`` and ``large`` are normal with deviations k^-½.
@@ -31,6 +32,7 @@ from common import Row, interleaved, note, parser, report, synchronised
 from regraft.features import Tangent, ntk
 from regraft.heads import condition
 from regraft.heads.gp.iterative import Iteration
+from regraft.linear import Operator
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.resnet import cifar_resnet
 from regraft.record.ledger import peak_bytes
@@ -60,6 +62,8 @@ def main() -> None:
         rows.append(_product(500 if quick else 2000, repeats))
     if "evidence" in parts:
         rows += _evidence(2000 if quick else 10_000)
+    if "operator" in parts:
+        rows.append(_without_matrix(2000 if quick else 10_000))
     if "large" in parts:
         rows.append(_iterated(arguments.rows))
     columns = ("case", "ours_s", "peer", "peer_s", "peer_times", "pairs_times", "kept_times", "error", "peer_error")
@@ -278,20 +282,63 @@ def _evidence(n: int) -> list[Row]:
     return [row, _iterated(n)]
 
 
-def _gpytorch(gram: Tensor, y: Tensor, noise: float) -> tuple[str, dict[str, float] | None]:
-    """log p(y) by conjugate gradients and Lanczos quadrature with its own settings, the Gram matrix being there."""
+def _gpytorch(gram: Tensor | Operator, y: Tensor, noise: float) -> tuple[str, dict[str, float] | None]:
+    """log p(y) by conjugate gradients and Lanczos quadrature with its own settings, the Gram matrix being there, or
+    with products alone: without its preconditioner then, which reads rows of the matrix."""
     try:
         operators: Any = importlib.import_module("linear_operator")
     except ImportError:
         return "gpytorch is not installed", None
+    settings, columns = operators.settings, 0
+
+    class Products(operators.LinearOperator):
+        """What it asks of a kernel that is not written out; it wants a tensor to be made of."""
+
+        def _matmul(self, vectors: Tensor) -> Tensor:
+            nonlocal columns
+            columns += vectors.shape[-1]
+            return gram.apply(vectors) if isinstance(gram, Operator) else gram @ vectors
+
+        def _size(self) -> torch.Size:
+            return torch.Size((len(y), len(y)))
+
+        def _transpose_nonbatch(self) -> Products:
+            return self
+
+    written = isinstance(gram, Tensor)
+    kernel = operators.to_linear_operator(gram) if written else Products(torch.zeros(1))
+    preconditioned = settings.max_preconditioner_size.value() if written else 0
     began = time.process_time()
     torch.manual_seed(0)
-    with torch.no_grad(), operators.settings.max_cholesky_size(0), warnings.catch_warnings():
+    with (
+        torch.no_grad(),
+        settings.max_cholesky_size(0),
+        settings.max_preconditioner_size(preconditioned),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
-        system = operators.to_linear_operator(gram).add_diagonal(torch.full((len(y),), noise))
+        system = kernel.add_diagonal(torch.full((len(y),), noise))
         fit, determinant = system.inv_quad_logdet(y[:, None], logdet=True)
     evidence = -0.5 * float(fit + determinant + len(y) * torch.log(torch.tensor(2 * torch.pi)))
-    return "gpytorch's CG", {"seconds": time.process_time() - began, "evidence": evidence}
+    found = {"seconds": time.process_time() - began, "evidence": evidence, "columns": float(columns)}
+    return "gpytorch's CG" if written else "gpytorch's CG on our products", found
+
+
+def _without_matrix(n: int) -> Row:
+    """Our evidence with the matrix, gpytorch's of products with the same operator."""
+    tangent, y = _problem(n)
+    began = time.process_time()
+    gram = ntk(tangent)
+    noise = SHARE * float(gram.diagonal().mean())
+    found = condition(gram, y, noise, method="mixed")
+    seconds = time.process_time() - began
+    del gram
+    peer, other = _gpytorch(tangent.gram(), y, noise)
+    more: dict[str, Any] = {"rows": n, "evidence": found.evidence}
+    if other is not None:
+        more |= {"peer_times": other["seconds"] / seconds, "columns": other["columns"]}
+        more["peer_error"] = abs(other["evidence"] - found.evidence) / n
+    return Row(f"evidence, MLP, {n} rows", seconds, peer, None if other is None else other["seconds"], more=more)
 
 
 def _iterated(n: int) -> Row:
