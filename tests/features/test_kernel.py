@@ -583,3 +583,14 @@ def test_a_tangent_of_one_row_serves_many() -> None:
     torch.testing.assert_close(ntk(many), j @ j.T)
     blocks = (j @ j.T).view(5, 2, 5, 2)[range(5), :, range(5)]
     torch.testing.assert_close(ntk_within_rows(many), blocks)
+
+
+def test_a_kernel_waits_for_no_graph_of_products(monkeypatch):
+    def traced(*_: Any) -> None:
+        raise AssertionError("a graph was traced")
+
+    monkeypatch.setattr("regraft.features.tangent.engine.Graph", traced)
+    tangent = Tangent(toy_network(), "*", torch.rand(4, 3, 6, 6))
+    ntk(tangent)
+    with pytest.raises(AssertionError, match="traced"):
+        tangent.apply(Blocks({name: torch.zeros(shape) for name, shape in tangent.shapes.items()}))

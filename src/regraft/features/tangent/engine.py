@@ -74,21 +74,30 @@ class Engine:
             )
         self.outputs = outputs.shape[1]
         self.generic = Generic(self.replay, recorded, outputs)
-        self.way: Way = self.generic
+        self._fast, self._few = fast, recorded
+        self._way: Way | None = None
         self._about = (*_about_prefix(self.replay, problem), *_about_folds(self.unfold))
         self._note: tuple[str, ...] = ()
         self._cache: Cache | None = None
         self._recorded = torch.zeros(feed.rows, dtype=torch.bool)
         self._done: Counter[Product] = Counter()  # rows, by what was computed of them
         self._flops: dict[Product, int] = {}  # of a row
-        if fast:
-            self._try(lambda: setattr(self, "way", Graph(self.generic, recorded)))
-        if isinstance(self.way, Graph):
-            with contextlib.suppress(GraphError):  # another form is the rule, and the graph serves it
-                self.way = Pooled(self.way, feed.rows, memory)
+
+    @property
+    def way(self) -> Way:
+        """How products are computed; found at the first use, for kernels take none and a graph takes seconds."""
+        if self._way is None:
+            self._way = self.generic
+            if self._fast:
+                self._try(lambda: setattr(self, "_way", Graph(self.generic, self._few)))
+            if isinstance(self._way, Graph):
+                with contextlib.suppress(GraphError):  # another form is the rule, and the graph serves it
+                    self._way = Pooled(self._way, self.feed.rows, self.memory)
+        return self._way
 
     def on(self, feed: Feed) -> Engine:
         """The same products of other rows of the same form, of which nothing is cached yet."""
+        self.way  # noqa: B018 - found before the copy, which then shares it
         found = copy.copy(self)
         found.feed, found._cache = feed, None
         found._recorded, found._done = torch.zeros(feed.rows, dtype=torch.bool), Counter()
@@ -99,12 +108,13 @@ class Engine:
         try:
             step()
         except (GraphError, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError) as error:
-            self.way, self._note = self.generic, (f"no graph of cached activations: {first_line(error, 160)}",)
+            self._way, self._note = self.generic, (f"no graph of cached activations: {first_line(error, 160)}",)
 
     @property
     def path(self) -> tuple[str, ...]:
         """How each part is computed, a sentence a part."""
-        return (*self._about, *self.way.path, *self._note)
+        of_products = self.way.path  # which may find out what is noted
+        return (*self._about, *of_products, *self._note)
 
     @property
     def together(self) -> int:
