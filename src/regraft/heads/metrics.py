@@ -24,6 +24,7 @@ __all__ = [
     "as_array",
     "bin_of",
     "calibration_gaps",
+    "check_calibrated",
     "check_predictions",
     "confidences",
     "confusion",
