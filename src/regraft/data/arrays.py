@@ -183,8 +183,16 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
         return [Column(wish.labels[0] if wish.labels else "y", array.tolist(), typed=True)]
     width = array.shape[1]
     named = (names for names in (wish.labels, wish.known) if len(names) == width)
-    names = next(named, tuple(f"y{j}" for j in range(width)))
+    names = next(named, ())
+    if not names and isinstance(labels, Sequence) and not _all_flags(array):  # as the same lists in a table
+        return [Column("y", array.tolist(), typed=True)]
+    names = names or tuple(f"y{j}" for j in range(width))
     return [Column(name, array[:, j].tolist(), typed=True) for j, name in enumerate(names)]
+
+
+def _all_flags(array: np.ndarray) -> bool:
+    """Whether every number is 0 or 1, gaps aside."""
+    return all(plain(value) in (0, 1, None) for value in array.reshape(-1).tolist())
 
 
 def _same_names(wish: Wish, columns: int) -> None:
