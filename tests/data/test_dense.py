@@ -58,6 +58,32 @@ def test_the_value_without_a_label(metadata, ignore, classes, value):
     assert m.target.values.tolist() == expected
 
 
+@pytest.mark.parametrize("other", [{"mask_classes": '["road", "sky"]'}, {"ignore_index": "7"}, {}, None])
+def test_parts_whose_masks_disagree_are_refused(tmp_path, other):
+    masks, names = [[[0, 1]], [[1, 0]]], {"mask_classes": '["sky", "road"]'}
+    pq.write_table(table(masks, names), tmp_path / "train.parquet")
+    pq.write_table(table(masks, names), tmp_path / "test.parquet")
+    assert scan(tmp_path).target.classes == ("sky", "road")
+    test = table(masks, {**names, **(other or {})} if other else other)
+    if other is None:
+        test = test.drop_columns(["mask"]).append_column("label", [["a", "b"]])
+    pq.write_table(test, tmp_path / "test.parquet")
+    with pytest.raises(
+        DataError, match=r"the parts name the classes of masks, or the value .*; got sky, road; -1 and "
+    ):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"mask_classes": "sky, road"}, {"mask_classes": '"sky"'}, {"ignore_index": "None"}]
+)
+def test_metadata_of_masks_that_cannot_be_read_are_refused(metadata):
+    with pytest.raises(
+        DataError, match=r"table: what the metadata say of masks cannot be read; expected mask_classes such"
+    ):
+        scan(table([[[0, 1]], [[1, 0]]], metadata))
+
+
 def test_255_is_a_class_where_larger_values_are(tmp_path):
     """300 classes in 16-bit masks without names: the pixels of class 255 count like all others."""
     for folder in ("images", "masks"):

@@ -68,10 +68,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
                 f"the parts name the classes of {column.name!r} differently", do="write them with the same class names"
             )
         columns.append(replace(column, values=[v for rows in read for v in rows.columns[number].values]))
-    dense = None
-    if first.dense is not None:
-        masks = [rows.dense.masks for rows in read if rows.dense is not None]
-        dense = Dense(Joined(masks) if len(masks) > 1 else masks[0], first.dense.classes, first.dense.ignore)
+    dense = _one_dense([rows.dense for rows in read])
     grouped = first.groups is not None
     return Rows(
         inputs=first.inputs if len(read) == 1 else Joined(inputs),
@@ -82,6 +79,25 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
         dense=dense,
         roles=first.roles,
     )
+
+
+def _one_dense(parts: Sequence[Dense | None]) -> Dense | None:
+    """The masks of all parts, one after the other.
+
+    Raises:
+        DataError: parts without, or with other names of classes or another value of unlabelled pixels.
+    """
+    said = ["no masks" if one is None else f"{', '.join(one.classes) or 'no names'}; {one.ignore}" for one in parts]
+    if any(one != said[0] for one in said):
+        raise DataError(
+            "the parts name the classes of masks, or the value of unlabelled pixels, differently",
+            got=" and ".join(dict.fromkeys(said)),
+            do="write them with the same metadata",
+        )
+    first = parts[0]
+    if first is None or len(parts) == 1:
+        return first
+    return replace(first, masks=Joined([dense.masks for dense in parts if dense is not None]))
 
 
 def near(name: str, names: Sequence[str]) -> str:
@@ -329,9 +345,20 @@ def _images(column: pa.ChunkedArray, piece: Piece) -> FileImages | EncodedImages
 
 
 def _dense(piece: Piece, name: str) -> Dense:
-    metadata = {key.decode(): value for key, value in (piece.table.schema.metadata or {}).items()}
-    names = tuple(str(item) for item in json.loads(metadata.get("mask_classes", b"[]")))
-    return Dense(Masks(_images(piece.table[name], piece)), names, int(metadata.get("ignore_index", b"-1")))
+    metadata = piece.table.schema.metadata or {}
+    written, ignore = metadata.get(b"mask_classes", b"[]"), metadata.get(b"ignore_index", b"-1")
+    try:
+        classes, void = json.loads(written), int(ignore)
+        if not isinstance(classes, list):
+            raise ValueError("no list")
+    except ValueError as error:
+        raise DataError(
+            f"{piece.name}: what the metadata say of masks cannot be read",
+            expected='mask_classes such as ["sky", "road"] and ignore_index, a whole number',
+            got=f"{written.decode(errors='replace')} and {ignore.decode(errors='replace')}",
+            do="write it again",
+        ) from error
+    return Dense(Masks(_images(piece.table[name], piece)), tuple(map(str, classes)), void)
 
 
 def _class_names(table: pa.Table, name: str) -> tuple[str, ...]:
