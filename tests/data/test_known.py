@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -49,6 +51,13 @@ def test_a_row_without_a_label_is_refused_or_left_out():
     with pytest.raises(DataError, match="1 of 3 rows has no label"):
         read(["a", None, "a"], "binary", ("a", "b"))
     assert len(read(["a", None, "a"], "binary", ("a", "b"), skip_bad=True)) == 2
+    kept = read(["a", "z", None, "b"], "binary", ("a", "b"), skip_bad=True)  # beside a row that is left out before
+    assert (kept.ids, kept.target.values.tolist()) == (("row 0", "row 3"), [0, 1])
+    whole = scan((X[:3], ["a", "b", "a"]))
+    gap = dataclasses.replace(whole, target=dataclasses.replace(whole.target, values=np.array([0, 1, -1])))
+    assert scan(gap, kind="binary", classes=("a", "b"), skip_bad=True).ids == ("row 0", "row 1")
+    with pytest.raises(DataError, match="1 of 3 rows has no label: row 2"):
+        scan(gap, kind="binary", classes=("a", "b"))
 
 
 def test_a_list_says_which_labels_do_not_apply():

@@ -99,8 +99,9 @@ def scan(
     named = _named(data, label=label, group=group, input=input)
     if isinstance(data, Manifest):
         _check_settled(data, named, None if classes is not None else kind)
-        manifest = data if classes is None else _with_known(data, kind, classes, False, skip_bad)
-        return checked(manifest, skip_bad=True, progress=progress) if skip_bad else manifest
+        if classes is not None:
+            data = _without_unlabelled(_with_known(data, kind, classes, False, skip_bad), skip_bad)
+        return checked(data, skip_bad=True, progress=progress) if skip_bad else data
     if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         raise DataError(
@@ -130,11 +131,7 @@ def scan(
     )
     if classes is not None:
         manifest = _with_known(manifest, kind, classes, listed, skip_bad)
-    if bad:
-        manifest = without(manifest, bad, skip_bad=skip_bad)
-        target = manifest.target
-    if target is not None:
-        manifest = _without_unlabelled(manifest, target, skip_bad)
+    manifest = _without_unlabelled(without(manifest, bad, skip_bad=skip_bad), skip_bad)
     if skip_bad:
         manifest = checked(manifest, skip_bad=True, progress=progress)
     check_target(manifest)
@@ -370,11 +367,12 @@ def _target(
     return read_target(rows.columns, kind, ids), []
 
 
-def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> Manifest:
+def _without_unlabelled(manifest: Manifest, skip_bad: bool) -> Manifest:
     """Rows without any label are refused, or left out and recorded."""
-    missing = np.flatnonzero(~target.present)
-    if not len(missing):
+    target = manifest.target
+    if target is None or target.present.all():
         return manifest
+    missing = np.flatnonzero(~target.present)
     if not skip_bad:
         names = some([manifest.ids[row] for row in missing])
         raise DataError(
