@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.data.helpers import tree
 
-from regraft.data import scan
+from regraft.data import joined, scan
 from regraft.data.labels import Column, read_target
 from regraft.errors import DataError
 
@@ -63,6 +63,13 @@ def test_a_row_without_a_label_is_refused_or_left_out():
 def test_a_list_says_which_labels_do_not_apply():
     found = read([["red"], ["blue", "red"], []], "multilabel", ("blue", "green", "red")).target
     assert found.values.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+    rows = scan((X[:3], [["red"], ["blue", "red"], []]))  # read before by themselves
+    parts = joined({"train": rows, "test": rows})
+    for manifest in (rows, parts.part("test")):
+        again = scan(manifest, kind="multilabel", classes=("blue", "green", "red")).target
+        assert again.values.tolist() == found.values.tolist()
+    with pytest.raises(DataError, match="row 1: the label 'blue' is none of green, red"):
+        scan(rows, kind="multilabel", classes=("green", "red"))
 
 
 def test_whole_floats_in_lists_are_whole_numbers_to_the_head_and_its_scores():

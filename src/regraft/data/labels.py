@@ -369,7 +369,7 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
             if not 0 <= column < len(names):
                 raise DataError(f"{ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
             values[row, column] = 1.0
-    return Target("multilabel", tuple(names), values, label_type=label_type)
+    return Target("multilabel", tuple(names), values, label_type=label_type, listed=True)
 
 
 def _unclear(value: Any) -> bool:
