@@ -4,6 +4,8 @@ import dataclasses
 import io
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -133,6 +135,25 @@ def test_a_csv_with_missing_files_lists_all_of_them_at_once(tmp_path):
     assert kept.ids == ("0.png", "2.png", "4.png", "5.png")
     assert [item.reason for item in kept.skipped] == ["no such file"] * 2
     assert checked(kept) is kept
+
+
+def test_a_row_of_a_column_of_images_has_bytes_or_a_path(tmp_path):
+    put(tmp_path / "a.png", 1)
+    rows = [(encoded(2), "else.png"), (None, "a.png"), (None, None), (None, "gone.png"), (encoded(3), None), (None, "")]
+    cell = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    column = pa.array([{"bytes": held, "path": path} for held, path in rows], cell)
+    for kept in (range(6), [1, 2, 3, 5], [0, 2, 3, 5], [3, 4]):  # both forms, paths alone, bytes and no file
+        table = pa.table({"image": column.take(pa.array(kept)), "label": ["a", "b", "a", "b", "a", "b"][: len(kept)]})
+        pq.write_table(table, tmp_path / "d.parquet")
+        source = scan(tmp_path / "d.parquet").inputs
+        right = [{0: encoded(2), 1: encoded(1), 4: encoded(3)}.get(row) for row in kept]
+        assert [row for row, _ in inspect(source)] == [row for row, content in enumerate(right) if content is None]
+        reasons = [item.reason for _, item in inspect(source)]
+        assert reasons == [
+            "no such file" if row == 3 else "the image is empty (0 bytes)" for row in kept if row in (2, 3, 5)
+        ]
+        assert all(source.content(row) == content for row, content in enumerate(right) if content)
+        assert source.where(0) == (str(tmp_path / rows[kept[0]][1]) if kept[0] in (1, 3) else "d.parquet row 0")
 
 
 def test_many_bad_rows_are_counted_by_reason_and_the_first_of_each_named():

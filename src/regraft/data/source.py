@@ -345,7 +345,7 @@ class Masks(Source):
 
     modality: Modality = "array"
 
-    def __init__(self, images: FileImages | EncodedImages) -> None:
+    def __init__(self, images: Source) -> None:
         self.images = images
 
     def __len__(self) -> int:

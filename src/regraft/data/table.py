@@ -282,12 +282,18 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         ) from error
 
 
-def _folder_of(paths: Sequence[str], piece: Piece) -> Path:
-    """Where paths start from: the table's folder, or the working folder where no file is beside the table."""
+def _folder_of(paths: Sequence[str], piece: Piece, *, alone: bool = True) -> Path:
+    """Where paths start from: the table's folder, or the working folder where no file is beside the table.
+
+    Raises:
+        DataError: no file is there, and paths stand ``alone``: no row has an image otherwise.
+    """
     given = [path for path in paths if path]
     for root in (piece.root, Path()):
         if not given or any(os.path.exists(root / path) for path in given):
             return root
+    if not alone:
+        return piece.root
     raise DataError(
         f"{piece.name}: none of the files that it names is there",
         expected=f"paths that start from {os.path.abspath(piece.root)} or from the working folder",
@@ -330,18 +336,24 @@ def _are_paths(values: Sequence[str], name: str) -> bool:
     return name.lower() in PATHS or (images > 0 and 2 * images >= len(values)) or text_files(values)
 
 
-def _images(column: pa.ChunkedArray, piece: Piece) -> FileImages | EncodedImages:
-    """Hugging Face's image encoding: a struct of bytes and path, either of which may be missing."""
+def _images(column: pa.ChunkedArray, piece: Piece) -> Source:
+    """Hugging Face's image encoding: a struct of bytes and path, either of which may be missing in any row."""
     if not pa.types.is_struct(column.type):
         return EncodedImages(column, piece.name)
     flat = pc.struct_field(column, "bytes")
-    names = [column.type.field(i).name for i in range(column.type.num_fields)]
-    if flat.null_count == len(flat) and len(flat) and "path" in names:
-        paths = [path or "" for path in pc.struct_field(column, "path").to_pylist()]
-        if any(paths):
-            root = _folder_of(paths, piece)
-            return FileImages(root / path for path in paths)
-    return EncodedImages(flat, piece.name)
+    if column.type.get_field_index("path") < 0:
+        return EncodedImages(flat, piece.name)
+    named = pc.struct_field(column, "path").to_pylist()
+    held = np.array([has or not path for has, path in zip(flat.is_valid().to_pylist(), named)], dtype=bool)
+    if held.all():  # a row that has neither is an empty image
+        return EncodedImages(flat, piece.name)
+    paths = [path for path, has in zip(named, held) if not has]
+    root = _folder_of(paths, piece, alone=not held.any())
+    files = FileImages(root / path for path in paths)
+    if not held.any():
+        return files
+    encoded = EncodedImages(flat.filter(pa.array(held)), piece.name, np.flatnonzero(held))
+    return Joined([encoded, files], np.stack([~held, np.where(held, held.cumsum(), (~held).cumsum()) - 1], axis=1))
 
 
 def _dense(piece: Piece, name: str) -> Dense:
