@@ -325,6 +325,12 @@ def test_label_columns_by_wildcard(tmp_path):
 def test_rows_without_a_group_are_groups_of_their_own(tmp_path):
     m = scan(write(tmp_path / "a.csv", "text,label,g\na,x,1\nb,y,\nc,x,\nd,y,1\n"), group="g")
     assert len(set(m.groups)) == 3
+    write(tmp_path / "csv/train.csv", "text,label,g\na,x,7\nb,y,NA\nc,x,NA\n")
+    write(tmp_path / "csv/test.csv", "text,label,g\nd,x,7.0\ne,y,\n")
+    m = scan(tmp_path / "csv", group="g")  # as pandas writes a column that has gaps
+    assert (m.groups[0], m.groups[3], len(set(m.groups))) == ("7", "7", 4)
+    m = scan(write(tmp_path / "a.csv", "text,label,g\na,x,07\nb,y,7.0\nc,x,p\nd,y,NA\n"), group="g")
+    assert m.groups == ("07", "7.0", "p", "NA")
     numbers, labels, gap = np.eye(6), [0, 1] * 3, float("nan")
     for groups in (["1", None, "", "2", "2", "2"], np.array([1, gap, gap, 2, 2, 2])):
         assert scan((numbers, labels, groups)).groups == ("1", "(no group) row 1", "(no group) row 2", "2", "2", "2")

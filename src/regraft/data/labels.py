@@ -29,7 +29,17 @@ import numpy as np
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "Column", "as_lists", "plain", "read_target", "whole_number"]
+__all__ = [
+    "DECIMAL_COMMA",
+    "KINDS",
+    "SEPARATOR",
+    "Column",
+    "as_lists",
+    "as_read",
+    "plain",
+    "read_target",
+    "whole_number",
+]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
@@ -118,6 +128,11 @@ def _flags(read: _Read) -> _Read:
 def as_lists(column: Column) -> Column:
     """The cells of one column of several labels as texts, lists as lists of texts, lest numbers are read as flags."""
     return Column(column.name, [_text(plain(value)) for value in column.values], column.names, typed=True)
+
+
+def as_read(column: Column) -> list[Any]:
+    """The values of a column, texts without a type as the numbers that all of them are."""
+    return _read(column).values
 
 
 def _text(value: Any) -> Any:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from regraft.data.columns import in_order
-from regraft.data.labels import DECIMAL_COMMA, Column
+from regraft.data.labels import DECIMAL_COMMA, Column, as_read
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
 from regraft.data.pixels import IMAGE_SUFFIXES
@@ -69,13 +69,15 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
             )
         columns.append(replace(column, values=[v for rows in read for v in rows.columns[number].values]))
     dense = _one_dense([rows.dense for rows in read])
-    grouped = first.groups is not None
+    groups = [group for rows in read for group in rows.groups or ()]
+    if not all(piece.typed for piece in pieces):
+        groups = as_read(Column(wish.group, groups))
     return Rows(
         inputs=first.inputs if len(read) == 1 else Joined(inputs),
         ids=[i for rows in read for i in rows.ids],
         columns=columns,
         split=[s for rows in read for s in rows.split],
-        groups=[g for rows in read for g in rows.groups or []] if grouped else None,
+        groups=groups if first.groups is not None else None,
         dense=dense,
         roles=first.roles,
     )
