@@ -45,10 +45,11 @@ def input_source(inputs: Any, name: str) -> Source:
     if isinstance(inputs, Sequence) and inputs and all(isinstance(item, Image.Image) for item in inputs):
         return Pictures(inputs)
     array = array_of(inputs, "the inputs")
-    if array.dtype.kind == "U":
-        return _strings(array.reshape(-1).tolist(), name)
-    if array.dtype == object and (strings := _with_gaps(array.reshape(-1).tolist())):
-        return _strings(strings, name)
+    flat = array.reshape(-1).tolist() if array.dtype.kind in "UO" else []
+    if array.dtype.kind == "U" or (flat := _with_gaps(flat)):
+        if array.ndim > 1 and array.size > len(array):
+            raise DataError("texts", expected="one a row", got=f"shape {array.shape}", do="join those of a row to one")
+        return _strings(flat, name)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return PixelImages(array, name)
     return Arrays(array, name, columns=_names_of(inputs))
