@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from regraft.data import check_target, folds, holdout, scan
+from regraft.data import check_target, duplicates, folds, holdout, scan
 from regraft.errors import DataError
 
 
@@ -82,6 +82,18 @@ def test_metadata_of_masks_that_cannot_be_read_are_refused(metadata):
         DataError, match=r"table: what the metadata say of masks cannot be read; expected mask_classes such"
     ):
         scan(table([[[0, 1]], [[1, 0]]], metadata))
+
+
+def test_copies_of_an_image_have_one_mask_however_it_is_written():
+    masks = [[[0, 1, 2]], [[0, 1, 2]], [[1, 0, 2]], [[1, 0, 2]]]
+    rows = table(masks)
+    sink = io.BytesIO()
+    Image.fromarray(np.array(masks[0], dtype=np.uint8)).save(sink, "TIFF")
+    cells = [sink.getvalue(), *map(encoded, masks[1:])]
+    rows = rows.set_column(0, "image", [[encoded(np.zeros((1, 3, 3)))] * 4]).set_column(1, "mask", [cells])
+    m = scan(rows)
+    assert duplicates(m)["conflicting"] == [[0, 1, 2, 3]]
+    assert duplicates(m.take([0, 1]))["conflicting"] == []
 
 
 def test_255_is_a_class_where_larger_values_are(tmp_path):
