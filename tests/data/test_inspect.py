@@ -190,7 +190,9 @@ def test_a_class_whose_every_row_is_bad_goes():
     cells = [encoded(i) for i in range(6)]
     cells[1] = cells[4] = b""
     m = scan((EncodedImages(cells, "d"), ["a", "b", "c", "a", "b", "c"]), skip_bad=True)
-    assert m.target.classes == ("a", "c")
+    assert (m.target.kind, m.target.classes) == ("binary", ("a", "c"))
+    named = scan((EncodedImages(cells, "d"), ["a", "b", "c", "a", "b", "c"]), kind="multiclass", skip_bad=True)
+    assert named.target.kind == "multiclass"
     assert m.target.values.tolist() == [0, 1, 0, 1]
     assert len(m.skipped) == 2
 

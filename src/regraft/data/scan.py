@@ -135,6 +135,9 @@ def scan(
     if skip_bad:
         manifest = checked(manifest, skip_bad=True, progress=progress)
     check_target(manifest)
+    target = manifest.target
+    if kind is None and target is not None and target.kind == "multiclass" and len(target.classes) == 2:
+        return replace(manifest, target=replace(target, kind="binary"))  # a third class had no row that can be read
     return manifest
 
 
