@@ -102,10 +102,11 @@ def test_progress_ends_at_the_number_of_rows_whatever_the_threads(cores, monkeyp
 
 
 def test_files_arrays_texts_pixels_and_joined_sources(tmp_path):
-    files = FileImages([put(tmp_path / "a.png"), tmp_path / "gone.png", tmp_path])
+    files = FileImages([put(tmp_path / "a.png"), tmp_path / "gone.png", tmp_path, "a\0.png"])
     assert [(row, item.reason.split(" (")[0]) for row, item in inspect(files)] == [
         (1, "no such file"),
         (2, "cannot be read"),
+        (3, "cannot be read"),
     ]
     numbers = Arrays(np.array([[1.0, 2.0], [np.nan, 0.0], [np.inf, 0.0]]))
     assert [row for row, _ in inspect(numbers)] == [1, 2]
@@ -113,7 +114,7 @@ def test_files_arrays_texts_pixels_and_joined_sources(tmp_path):
     assert [row for row, _ in inspect(texts)] == [1, 2]
     assert [row for row, _ in inspect(PixelImages(np.zeros((2, 0, 3), np.uint8)))] == [0, 1]
     mixed = Joined([files, PixelImages(np.zeros((1, 2, 2), np.uint8))])
-    assert [row for row, _ in inspect(mixed)] == [1, 2]
+    assert [row for row, _ in inspect(mixed)] == [1, 2, 3]
     assert inspect(Texts([])) == ()
 
 
