@@ -226,6 +226,7 @@ def test_a_manifest_is_returned_as_it_is():
         ((X[:2], [np.zeros(2), np.zeros(3)]), "labels; expected an array with rows of one shape"),
         ((X[:0], Y[:0]), "no rows"),
         ((X, None), "no label column"),
+        ((X, [[]] * 8), "no list of the column 'y' holds a label"),
         ((np.array([["a b", "c"]] * 4), Y), r"texts; expected one a row; got shape \(4, 2\)"),
         ((np.array([["a b", None]] * 4, dtype=object), Y[:4]), r"texts; expected one a row; got shape \(4, 2\)"),
         (3.5, "data of type float has no labels"),

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -181,7 +182,8 @@ def _read_text(column: Column, values: list[str | None]) -> _Read:
 
 
 def plain(value: Any) -> Any:
-    """A cell as a Python scalar or list; NaN and blank texts are gaps, ``None``, in lists too."""
+    """A cell as a Python scalar or list; NaN and blank texts are gaps, ``None``, in lists too. Whole numbers beyond the
+    range of floats are infinite."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, bytes):
@@ -198,6 +200,8 @@ def plain(value: Any) -> Any:
         return [plain(entry) for entry in value]
     if type(value).__name__ in ("NAType", "NaTType"):  # the gaps of pandas, which need not be installed
         return None
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return math.inf if value > 0 else -math.inf
     if value is None or isinstance(value, bool | int | float):
         return value
     return str(value)
@@ -361,11 +365,13 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
         elif value is not None:
             items = value if isinstance(value, list) else [value]
             value = [whole_number(item) for item in items if item is not None]
-        lists.append(value)
+        lists.append(None if read.names and value == [-1] else value)  # as in a column of single labels
     names = list(read.names)
     label_type: LabelType = "str"
     if not names:
         found = {item for value in lists if value is not None for item in value}
+        if not found:
+            raise DataError(f"no list of the column {read.name!r} holds a label", do="name another column with --label")
         if {*map(str, found)} <= {"0", "1", "0.0", "1.0", "False", "True"}:
             _refuse_first(read, ids, _unclear, "a 0 or 1 for each label in every list, or the labels that apply")
         if len({isinstance(item, str) for item in found}) > 1:
