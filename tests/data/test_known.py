@@ -10,7 +10,8 @@ import pytest
 from tests.data.helpers import tree
 
 from regraft.data import joined, scan
-from regraft.data.labels import Column, read_target
+from regraft.data.cells import Column
+from regraft.data.labels import read_target
 from regraft.errors import DataError
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regraft.data.arrays import array_rows
-from regraft.data.labels import Column, read_target
+from regraft.data.cells import Column
+from regraft.data.labels import read_target
 from regraft.data.manifest import Target
 from regraft.data.rows import Wish
 from regraft.errors import DataError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from regraft.data.labels import Column, plain
+from regraft.data.cells import Column, plain
 from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regraft.data.labels import Column, plain, whole_number
+from regraft.data.cells import Column, plain, whole_number
 from regraft.data.manifest import BadRow
 from regraft.data.source import Source
 from regraft.errors import DataError

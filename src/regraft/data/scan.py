@@ -15,13 +15,14 @@ from PIL import Image
 
 from regraft.data import hub
 from regraft.data.arrays import array_rows, input_source, npz_rows, one_or_many
+from regraft.data.cells import as_lists
 from regraft.data.checks import check_target
 from regraft.data.dense import dense_target, has_masks, mask_rows
 from regraft.data.folder import folder_rows, part_files
 from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, without
 from regraft.data.known import by_known_classes
-from regraft.data.labels import KINDS, as_lists, read_target
+from regraft.data.labels import KINDS, read_target
 from regraft.data.loose import TEXT_SUFFIX
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.piece import TABLE_SUFFIXES, Piece, read_table

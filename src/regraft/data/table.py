@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from regraft.data.cells import Column, read_cells
 from regraft.data.columns import in_order
-from regraft.data.labels import DECIMAL_COMMA, Column, as_read
+from regraft.data.labels import DECIMAL_COMMA
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
 from regraft.data.pixels import IMAGE_SUFFIXES
@@ -71,7 +72,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
     dense = _one_dense([rows.dense for rows in read])
     groups = [group for rows in read for group in rows.groups or ()]
     if not all(piece.typed for piece in pieces):
-        groups = as_read(Column(wish.group, groups))
+        groups = read_cells(Column(wish.group, groups)).values
     return Rows(
         inputs=first.inputs if len(read) == 1 else Joined(inputs),
         ids=[i for rows in read for i in rows.ids],
