@@ -185,7 +185,8 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
     width = array.shape[1]
     named = (names for names in (wish.labels, wish.known) if len(names) == width)
     names = next(named, ())
-    if not names and isinstance(labels, Sequence) and not (width and _all_flags(array)):  # as the same lists in a table
+    places = width and not wish.known and _all_flags(array)  # a label for each place, with gaps
+    if not names and isinstance(labels, Sequence) and not places:  # as the same lists in a table
         return [Column("y", array.tolist(), typed=True)]
     names = names or tuple(f"y{j}" for j in range(width))
     return [Column(name, array[:, j].tolist(), typed=True) for j, name in enumerate(names)]
