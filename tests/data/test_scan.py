@@ -69,5 +69,5 @@ def test_a_blank_split_cell_is_of_the_part_that_the_file_is_named_after(tmp_path
     test.write_text("text,label,split\nd,y,\ne,x,Test\n")
     assert scan(tmp_path).split == ("train", "train", "validation", "test", "test")
     test.write_text("text,label,split\nd,y,\ne,x,train\n")
-    with pytest.raises(DataError, match=r"test\.csv row 1: the split column says 'train'; expected test, as the file"):
+    with pytest.raises(DataError, match=r"^test\.csv row 1: the split column says 'train'; expected test, as the file"):
         scan(tmp_path)

@@ -116,7 +116,8 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     inputs, ids = _inputs(piece, choice, several)
     split = [piece.part or "train"] * len(ids)
     if choice.split:
-        split = [part_of(v, f"{piece.name}, {i}", piece.part) for v, i in zip(table[choice.split].to_pylist(), ids)]
+        cells = enumerate(table[choice.split].to_pylist())
+        split = [part_of(cell, f"{piece.name} row {row}", piece.part) for row, cell in cells]
     groups = table[choice.group].to_pylist() if choice.group else None
     dense, columns = None, []
     if len(choice.labels) == 1 and _encoded(table.schema.field(choice.labels[0]).type):
