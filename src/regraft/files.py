@@ -55,7 +55,7 @@ def atomic_path(path: Path, name: Callable[[Path], str] | None = None) -> Iterat
     try:
         yield temporary
         os.chmod(temporary, mode)  # some writers make the file anew, a private one
-        with open(temporary, "rb") as written:
+        with open(temporary, "rb+") as written:  # Windows flushes no file that is open to be read
             os.fsync(written.fileno())
         os.replace(temporary, path if name is None else path.with_name(name(temporary)))
     except BaseException as error:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Small, folder
 
-from regraft.app.folders import check_verb
+from regraft.app.folders import check_folder, check_predictions, check_verb
+from regraft.errors import DataError
 from regraft.files import write_bytes
 from regraft.graft.pretraining.folder import unfinished
+from regraft.graft.recording import short_name
 from regraft.record import Record
-from regraft.record.folder import whole
+from regraft.record.folder import check_replaced, whole
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +132,43 @@ def test_the_same_run_is_made_again_in_its_place(regraft, photos, tmp_path):
         assert (code, err) == (0, "")
         assert json.loads((tmp_path / "run" / "record.json").read_text("utf-8"))["seeds"]["seed"] == seed
     assert regraft("adapt", photos, *MODEL, *more, "--limit", "20")[0] == 0
+    there = Record.load(tmp_path / "run" / "record.json")
+    drawn = dataclasses.replace(there, model={**there.model, "fingerprint": "of another seed"})
+    check_replaced(tmp_path / "run", drawn)
+    with pytest.raises(DataError, match="another backbone"):
+        check_replaced(tmp_path / "run", dataclasses.replace(drawn, model={**drawn.model, "path": "another"}))
     (tmp_path / "run" / "record.json").write_text("{")
     assert regraft("adapt", photos, *MODEL, "--method", "probe", "-o", tmp_path / "run")[0] == 0
+
+
+def test_a_backbone_s_folder_has_one_name_however_it_is_written(tmp_path, monkeypatch):
+    (tmp_path / "net").mkdir()
+    monkeypatch.chdir(tmp_path / "net")
+    for name in (".", "../net/.", str(tmp_path / "net/"), f"{tmp_path}/net/."):
+        assert short_name(SimpleNamespace(name=name)) == "net"
+    assert short_name(SimpleNamespace(name="timm/resnet18")) == "timm/resnet18"
+
+
+def test_a_place_whose_files_could_not_be_put_there_is_refused_before_the_pass(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    for place, why in ((tmp_path / ("x" * 240), "name too long"), (tmp_path / "link", "a link to nothing")):
+        with pytest.raises(DataError, match=f"(?i){why}.*--output"):
+            check_folder(place)
+
+
+def test_a_long_text_is_no_file_among_the_inputs(tmp_path):
+    (tmp_path / "p.csv").touch()
+    check_predictions(tmp_path / "p.csv", ["word " * 60])
+    with pytest.raises(DataError, match="one of the inputs"):
+        check_predictions(tmp_path / "p.csv", ["word " * 60, str(tmp_path / "p.csv")])
+
+
+def test_a_copy_of_the_backbone_that_no_artifact_reads_goes(tmp_path):
+    for names in (("config.json", "backbone/config.json"), ("record.json",), ("config.json",)):
+        with whole(tmp_path / "run") as staging:
+            for name in names:
+                write_bytes(staging / name, b"{}")
+        assert (tmp_path / "run" / "backbone").is_dir() == (names != ("config.json",))
 
 
 def test_what_to_do_next_names_a_backbone_that_no_artifact_may_name(regraft, photos, tmp_path):

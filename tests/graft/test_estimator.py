@@ -140,6 +140,9 @@ def test_mistakes_are_named(pictures, tmp_path):
         GraftClassifier("regraft/fashion-resnet").fit(paths[:4], ["a"] * 4)
     with pytest.raises(DataError, match="differ in length"):
         GraftClassifier("regraft/fashion-resnet").fit(paths[:4], labels[:3])
+    for rows in (0, 1):
+        with pytest.raises(DataError, match="2 at least"):
+            GraftRegressor("regraft/fashion-resnet").fit(paths[:rows], [1.0] * rows)
     with pytest.raises(MissingPathError, match="not-there"):
         GraftClassifier("regraft/fashion-resnet").fit([*paths[:4], "not-there.png"], [*labels[:4], "red"])
     for gap in (None, float("nan")):

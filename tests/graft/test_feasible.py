@@ -143,12 +143,15 @@ def test_three_groups_are_enough_and_each_is_a_fold():
     assert len(run.score.per_fold) == 3
 
 
-def test_rows_lost_to_skip_bad_are_counted_before_the_pass(no_pass):
+def test_rows_lost_to_skip_bad_are_counted_before_the_pass(no_pass, monkeypatch):
     x, y = toy_arrays(30)
     x[10:20] = np.nan
     manifest = replace(scan((x, y)), groups=tuple(f"g{i // 10}" for i in range(30)))
     with pytest.raises(DataError, match="2 groups are too few"):
         regraft.adapt(manifest, toy_network(), skip_bad=True)
+    monkeypatch.setattr(preparation, "readable", lambda network, rows, skip_bad: rows.take(range(2)))
+    with pytest.raises(DataError, match="2 rows are too few"):  # also where no pass would be made
+        preparation.prepare(toy_manifest(30), toy_network())
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32 - 1, 2**40])

@@ -162,3 +162,5 @@ def test_reliability_takes_what_the_calibration_error_takes_and_refuses_what_it_
         reliability(probabilities[:5], response)
     with pytest.raises(DataError, match="NaN"):
         reliability(probabilities * torch.nan, response)
+    with pytest.raises(DataError, match="needs probabilities"):
+        reliability(8 * probabilities, response)

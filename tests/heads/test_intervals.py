@@ -29,6 +29,10 @@ def test_wilson_equals_scipy(hits: int, rows: int) -> None:
     assert wilson(hits, rows) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
+def test_wilson_holds_the_share_itself() -> None:
+    assert all(wilson(0, n)[0] <= 0 and wilson(n, n)[1] >= 1 for n in range(1, 60))
+
+
 def test_wilson_covers_as_often_as_it_says() -> None:
     """Exact coverage: the binomial probability of all counts whose interval holds the truth."""
     for p, n in ((0.5, 40), (0.8, 60), (0.95, 100)):
@@ -281,6 +285,8 @@ def test_rows_of_which_none_has_a_label_are_refused() -> None:
     response, said = binary(np.full(4, -1)), np.full((4, 2), 0.5)
     with pytest.raises(DataError, match="ece needs labels"):
         calibrated_range(response, said)
+    with pytest.raises(DataError, match="needs probabilities"):
+        calibrated_range(binary(np.arange(4) % 2), 8 * said)
     with pytest.raises(DataError, match="accuracy needs labels"):
         paired_error("accuracy", response, said, said)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
 from regraft.record import Cost, Ledger
+from regraft.record import ledger as module
 from regraft.record.ledger import peak_bytes, time
 
 
@@ -105,3 +107,8 @@ def test_peak_is_in_bytes_and_grows_with_use() -> None:
     known = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
     assert peak_bytes() >= len(held)
     assert 0.5 * known <= peak_bytes() <= 2 * known
+
+
+def test_a_system_that_tells_no_peak_has_none(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)  # as on Windows
+    assert runpy.run_path(module.__file__)["peak_bytes"]() == 0

@@ -95,7 +95,7 @@ def _left_to_the_first(arguments: list[str]) -> bool:
 
 def _first() -> bool:
     """Whether this process is no launcher's, or its first."""
-    return int(os.environ.get("WORLD_SIZE", "1")) < 2 or os.environ.get("RANK", "0") == "0"
+    return os.environ.get("WORLD_SIZE", "1") in ("", "0", "1") or os.environ.get("RANK", "0") == "0"
 
 
 def _drop_output() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from regraft.record.folder import (
     check_other_file,
     record_in,
     refuse,
+    staging,
     unlike,
 )
 from regraft.wording import some
@@ -41,6 +41,8 @@ __all__ = [
 
 def check_folder(folder: Path) -> None:
     """Refuse a folder that cannot be written before anything is computed for it."""
+    if folder.is_symlink() and not folder.exists():
+        raise cannot_write(folder, "a link to nothing")
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -48,8 +50,10 @@ def check_folder(folder: Path) -> None:
         raise cannot_write(folder, f"{there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
         raise cannot_write(folder, f"no right to write in {there}")
-    try:  # some places let nobody write whatever their rights say
-        tempfile.TemporaryFile(dir=there).close()
+    try:  # some places let nobody write whatever their rights say, and names may be too long
+        trial = staging(there, folder.name)
+        trial.mkdir()
+        trial.rmdir()
     except OSError as error:
         raise cannot_write(folder, error.strerror or str(error)) from error
 
@@ -91,10 +95,9 @@ def _tables(inputs: Sequence[str]) -> set[Path]:
     """The files among the inputs, and those that name the rows of folders among them."""
     from regraft.data.folder import part_files
 
-    given = [Path(name) for name in inputs]
-    return {path.resolve() for path in given if path.is_file()} | {
-        path.resolve() for folder in given if folder.is_dir() for _, path in part_files(folder)
-    }
+    files = [Path(name) for name in inputs if os.path.isfile(name)]  # a text may be too long for a name
+    folders = [Path(name) for name in inputs if os.path.isdir(name)]
+    return {path.resolve() for path in (*files, *(path for folder in folders for _, path in part_files(folder)))}
 
 
 def _check_files(folder: Path, unfinished: Collection[str] = ()) -> None:
@@ -121,18 +124,21 @@ def check_run(output: Path | None, ready: Prepared) -> None:
     """Refuse, before the pass, a folder with a run on other data, of another backbone or by another method, which would
     be lost. Weights that are drawn from the seed make no other backbone, and more or fewer rows of one name with the
     same classes no other data: labels are added, and runs made again."""
-    folder = output or Path("runs") / _slug(ready.manifest.name, ready.network.name, ready.recipe.name)
+    from regraft.graft.recording import short_name
+
+    folder = output or Path("runs") / _slug(ready.manifest.name, short_name(ready.network), ready.recipe.name)
+    check_folder(folder)
     _check_files(folder)
     there = record_in(folder)
     if there is None:
         return
-    drawn = ready.origin is not None and there.model.get("path") == ready.network.name
     target = ready.manifest.target
     found = unlike(
         there,
         name=ready.manifest.name,
         classes=None if target is None else list(target.classes),
-        fingerprint=there.model.get("fingerprint") if drawn else ready.network.fingerprint,
+        model={"path": ready.network.name, "fingerprint": ready.network.fingerprint},
+        drawn=ready.origin is not None,
         method=ready.recipe.name,
     )
     refuse(folder, there, found, do="choose another place with --output, or delete this one")

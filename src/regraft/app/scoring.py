@@ -91,8 +91,9 @@ def score(
     check_data(data)
     from regraft.files import write_bytes
     from regraft.graft import load_artifact, pick_device, score_on
+    from regraft.graft.adapted.prediction import as_csv
     from regraft.graft.evidence.beside import beside
-    from regraft.graft.evidence.lines import as_csv, prediction_rows
+    from regraft.graft.evidence.lines import prediction_rows
     from regraft.graft.evidence.outputs import by_output
     from regraft.record import Record
 
@@ -106,7 +107,7 @@ def score(
             progress=bars.stage("predict"),
         )  # fmt: skip
     if output is not None:
-        write_bytes(output, as_csv(prediction_rows((later.scored, later.rows))))
+        write_bytes(output, as_csv(prediction_rows((later.scored, later.rows))).encode())
     findings = [] if record is None else list(beside(later, record))
     outputs = by_output(later.scored)
     if as_json:

@@ -98,6 +98,7 @@ def _training(ready: Prepared, rows: Manifest, store: Store, options: Options, w
     """The backbone to be trained, its head prepared on frozen features."""
     recipe = ready.recipe
     train = training_stage(ready)
+    work.forward = store.flops_per_row
     refit = None if recipe.refit is None else Refit(*recipe.refit)
     inputs = ManifestRows.of(ready.network, rows, train.augment, options.workers)
     stages = (recipe.probe, train, refit)

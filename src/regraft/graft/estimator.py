@@ -98,6 +98,8 @@ class _Graft(BaseEstimator):
         y = column_or_1d(y)
         if len(X) != len(y):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
+        if len(y) < 2:
+            raise DataError(f"{type(self).__name__} learns from several rows", expected="2 at least", got=f"{len(y)}")
         if numeric and not np.isfinite(np.asarray(y, dtype=np.float64)).all():
             raise DataError("y holds NaN or infinity", expected="a finite number a row", do="leave such rows out")
         self.network_: Network = self.model if isinstance(self.model, Network) else load(self.model)

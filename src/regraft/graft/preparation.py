@@ -113,6 +113,7 @@ def prepare(
         network = network.to(device)
         check_modality(network, manifest)
         manifest = readable(network, manifest, options.skip_bad)
+        _check_protocol(manifest, metric, options, recipe)
         if (kept := together(reader or network.preprocess, manifest)) is not manifest:
             why = (
                 "copies of an input are one group" if manifest.groups is None else "groups that share an input are one"
@@ -332,12 +333,10 @@ def check_pass(ready: Prepared, options: Options, progress: Progress | None) -> 
         DataError: rows that cannot be read (all are named), or that are too few to score.
     """
     stores = _stored(ready, options)
-    if not all(stores):
-        # What was swept before was readable then; only rows that are new are looked at before the pass. With
-        # skip_bad the scan has looked at all of them.
-        if not options.skip_bad:
-            checked(ready.manifest, progress=_stage(progress, "inspect"))
-        _check_protocol(ready.manifest, ready.metric, options, ready.recipe)
+    # What was swept before was readable then; only rows that are new are looked at before the pass. With skip_bad the
+    # scan has looked at all of them.
+    if not all(stores) and not options.skip_bad:
+        checked(ready.manifest, progress=_stage(progress, "inspect"))
     return stores
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from regraft.graft.alike import contents
@@ -45,8 +45,7 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
 
 def short_name(network: Network) -> str:
     """What a backbone is called: of a folder its last part."""
-    path = Path(network.name)
-    return path.name if path.is_dir() else network.name
+    return os.path.basename(os.path.abspath(network.name)) if os.path.isdir(network.name) else network.name
 
 
 def backbone_of(network: Network) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from regraft.files import write_bytes
 from regraft.graft.adapted.artifact import save_artifact
 from regraft.graft.adapted.card import model_card
 from regraft.graft.adapted.model import Adapted
-from regraft.graft.adapted.prediction import Prediction
+from regraft.graft.adapted.prediction import Prediction, as_csv
 from regraft.graft.build import Tangents, problems, workshop
 from regraft.graft.cost.pricing import price_of_run, row_seconds
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import figures
 from regraft.graft.evidence.findings import check
-from regraft.graft.evidence.lines import as_csv, prediction_rows
+from regraft.graft.evidence.lines import prediction_rows
 from regraft.graft.evidence.overlays import overlays
 from regraft.graft.gradient.recipe import with_gradients
 from regraft.graft.later import Later, score_on
@@ -101,7 +101,7 @@ class Run:
         with whole(folder) as staging:
             size = save_artifact(self.adapted, staging, provenance=provenance, embed=embed)
             record = replace(record, artifact_bytes=size, paths=paths)
-            write_bytes(staging / "predictions.csv", as_csv(self.rows))
+            write_bytes(staging / "predictions.csv", as_csv(self.rows).encode())
             write_bytes(staging / "README.md", model_card(record).encode())
             record.save(staging / "record.json")
             (folder / "report.html").unlink(missing_ok=True)  # of an earlier run: it would be read as this one's

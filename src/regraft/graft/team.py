@@ -120,10 +120,10 @@ def joined(device: str = "auto") -> Iterator[Team]:
         device: where the training will run, as in :class:`regraft.graft.Options`.
 
     Raises:
-        RecipeError: this torch has no processes that speak to each other, one device is named for all of them, or there
-            are fewer devices than processes.
+        RecipeError: this torch has no processes that speak to each other, one device is named for all of them, there
+            are fewer devices than processes, or the launcher's variables are not whole.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or Team.current().size > 1:
+    if Team.current().size > 1 or os.environ.get("WORLD_SIZE", "1") in ("", "0", "1"):
         yield Team.current()
         return
     if not distributed.is_available():
@@ -131,6 +131,7 @@ def joined(device: str = "auto") -> Iterator[Team]:
     backend = _backend(device)
     own = not distributed.is_initialized()
     if own:
+        _check_launched()
         distributed.init_process_group(backend, timeout=_PATIENCE)
     team = Team(distributed.get_rank(), distributed.get_world_size())
     token = _CURRENT.set(team)
@@ -142,6 +143,18 @@ def joined(device: str = "auto") -> Iterator[Team]:
         _CURRENT.reset(token)
     if own:
         distributed.destroy_process_group()
+
+
+def _check_launched() -> None:
+    """Refuse an environment of several processes that does not say which this one is and where the first listens."""
+    said = {name: os.environ.get(name, "") for name in ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT")}
+    if not all(said.values()) or not (said["WORLD_SIZE"].isdigit() and said["RANK"].isdigit()):
+        raise RecipeError(
+            "the environment speaks of several processes, and not of all that they need",
+            expected="WORLD_SIZE and RANK in whole numbers, MASTER_ADDR and MASTER_PORT, as torchrun sets them",
+            got=", ".join(f"{name}={value!r}" for name, value in said.items()),
+            do="start with torchrun, or unset WORLD_SIZE",
+        )
 
 
 def _backend(device: str) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regraft.errors import DataError
 from regraft.heads.losses import LOSSES
-from regraft.heads.metrics import as_array, bin_of, check_predictions, confidences
+from regraft.heads.metrics import as_array, bin_of, check_calibrated, confidences
 from regraft.heads.response import Link, Response
 
 __all__ = ["link", "reliability", "temperature", "temperatures"]
@@ -110,7 +110,7 @@ def reliability(probabilities: Any, response: Response, bins: int = 15) -> list[
     """
     if response.kind == "regression":
         raise DataError("regression has no reliability diagram", expected="class probabilities")
-    check_predictions("ece", response, probabilities)
+    check_calibrated(response, probabilities)
     _, confidence, hit = confidences(response, as_array(probabilities))
     member = bin_of(confidence, bins)
     rows: list[dict[str, float | int]] = []

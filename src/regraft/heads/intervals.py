@@ -13,7 +13,15 @@ from scipy.special import stdtrit
 
 from regraft.errors import DataError
 from regraft.heads.groups import group_numbers
-from regraft.heads.metrics import as_array, calibration_gaps, check_predictions, resampled, rounding, score
+from regraft.heads.metrics import (
+    as_array,
+    calibration_gaps,
+    check_calibrated,
+    check_predictions,
+    resampled,
+    rounding,
+    score,
+)
 from regraft.heads.response import Response
 from regraft.record import Score
 
@@ -45,7 +53,7 @@ def _wilson(p: float, rows: float, z: float) -> tuple[float, float]:
     z2 = z * z / rows
     middle = (p + z2 / 2) / (1 + z2)
     half = z * math.sqrt(p * (1 - p) / rows + z2 / (4 * rows)) / (1 + z2)
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return min(p, max(0.0, middle - half)), max(p, min(1.0, middle + half))  # p is inside but for rounding
 
 
 def mean_of_proportions(hits: npt.ArrayLike, rows: npt.ArrayLike) -> tuple[float, float]:
@@ -164,7 +172,7 @@ def calibrated_range(
     Raises:
         DataError: predictions that do not fit the labels, or no labelled row.
     """
-    check_predictions("ece", response, probabilities)
+    check_calibrated(response, probabilities)
     there = response.present.numpy()
     member, _, _ = _units(groups, there)
     return _calibrated(response.take(there), as_array(probabilities)[there], member, seed)

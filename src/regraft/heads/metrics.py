@@ -138,8 +138,7 @@ def ece(response: Response, probabilities: Any, bins: int = 15) -> float:
     Confidence is the largest probability (Guo et al., 2017); for multilabel every label counts, by
     its probability and whether it holds.
     """
-    check_predictions("ece", response, probabilities)
-    _check_probabilities("ece", response.kind, as_array(probabilities)[response.present.numpy()])
+    check_calibrated(response, probabilities)
     ones = np.ones((1, len(response)))
     return float(_ece(response, as_array(probabilities), ones, bins)[0])
 
@@ -218,6 +217,12 @@ def check_predictions(metric: str, response: Response, probabilities: Any) -> No
         raise DataError(f"{metric} needs labels", expected="at least one labelled row")
     if not np.isfinite(as_array(probabilities)).all():
         raise DataError("predictions hold NaN or infinities", do="look for NaN in the features")
+
+
+def check_calibrated(response: Response, probabilities: Any) -> None:
+    """Refuse what no calibration is judged of: predictions that do not fit the labels, and logits."""
+    check_predictions("ece", response, probabilities)
+    _check_probabilities("ece", response.kind, as_array(probabilities)[response.present.numpy()])
 
 
 def _check_probabilities(metric: str, kind: str, values: Array) -> None:

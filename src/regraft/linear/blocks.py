@@ -65,7 +65,7 @@ class Blocks(Mapping[str, Tensor]):
         return f"Blocks({inner}{more}, dtype={self.dtype})"
 
     def __eq__(self, other: object) -> bool:
-        """Equal names in equal order, equal shapes and equal bits of every entry."""
+        """Equal names in equal order, equal shapes and dtypes, and equal entries."""
         if not isinstance(other, Blocks):
             return NotImplemented
         return list(self) == list(other) and all(

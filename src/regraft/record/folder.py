@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ __all__ = [
     "check_replaced",
     "record_in",
     "refuse",
+    "staging",
     "unlike",
     "whole",
 ]
@@ -75,8 +76,8 @@ def record_in(folder: Path) -> Record | None:
 def check_replaced(folder: Path, record: Record, also: Sequence[str] = ()) -> None:
     """Refuse a folder in which a run's files would replace those of another run, or files that are no run's.
 
-    A run on data of one name with the same classes, of the same backbone and by the same method is made again. ``also``
-    are names beside :data:`RUN_FILES` that are written.
+    A run on data of one name with the same classes, of the same backbone and by the same method is made again: weights
+    that are drawn from the seed make no other backbone. ``also`` are names beside :data:`RUN_FILES` that are written.
 
     Raises:
         DataError: what lies there is something else.
@@ -95,18 +96,20 @@ def check_replaced(folder: Path, record: Record, also: Sequence[str] = ()) -> No
         there,
         name=record.data.get("name"),
         classes=record.task.get("classes"),
-        fingerprint=record.model.get("fingerprint"),
+        model=record.model,
+        drawn=any(stage.get("stage") == "Reinitialise" for stage in record.task.get("recipe", ())),
         method=record.method,
     )
     refuse(folder, there, found, do="choose another folder, or pass overwrite=True")
 
 
-def unlike(there: Record, *, name: Any, classes: Any, fingerprint: Any, method: str) -> list[str]:
+def unlike(there: Record, *, name: Any, classes: Any, model: Mapping[str, Any], drawn: bool, method: str) -> list[str]:
     """In what another run differs from one on data of this name with these classes, of the backbone with this
-    fingerprint, by this method: in words."""
+    fingerprint, or this path where its weights are ``drawn``, by this method: in words."""
+    known = "path" if drawn else "fingerprint"
     same = {
         "other data": (there.data.get("name"), there.task.get("classes")) == (name, classes),
-        "another backbone": there.model.get("fingerprint") == fingerprint,
+        "another backbone": there.model.get(known) == model.get(known),
         "another method": there.method == method,
     }
     return [what for what, kept in same.items() if not kept]
@@ -142,36 +145,43 @@ def whole(folder: Path) -> Iterator[Path]:
     """
     inside = folder.is_dir()
     place = folder if inside else folder.absolute().parent
-    staging = place / f".{folder.name}.{uuid.uuid4().hex[:12]}.part"
+    filled = staging(place, folder.name)
     try:
         try:
-            staging.mkdir(parents=True)
+            filled.mkdir(parents=True)
         except OSError as error:
             raise cannot_write(folder, error.strerror or str(error)) from error
-        yield staging
+        yield filled
         if not inside:
             try:
-                staging.rename(folder)
+                filled.rename(folder)
                 return
             except OSError:
                 if not folder.is_dir():  # else the same command beside this one was faster
                     raise
-        _replace(folder, staging)
+        _replace(folder, filled)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(filled, ignore_errors=True)
         _clear({folder, folder.absolute().parent}, folder.name)
 
 
-def _replace(folder: Path, staging: Path) -> None:
-    """Put what lies in ``staging`` into ``folder``: the record first, by which it is known as a run's."""
-    names = sorted((item.name for item in staging.iterdir()), key=lambda name: name != RECORD)
+def staging(place: Path, name: str) -> Path:
+    """Where what becomes the folder of this name is filled first."""
+    return place / f".{name}.{uuid.uuid4().hex[:12]}.part"
+
+
+def _replace(folder: Path, filled: Path) -> None:
+    """Put what lies in ``filled`` into ``folder``: the record first, by which it is known as a run's."""
+    names = sorted((item.name for item in filled.iterdir()), key=lambda name: name != RECORD)
+    if CONFIG in names and BACKBONE not in names:
+        shutil.rmtree(folder / BACKBONE, ignore_errors=True)  # an earlier run's copy, which this artifact does not read
     for name in names:
         if (there := folder / name).is_dir():
             shutil.rmtree(there)
         elif name != RECORD:
             there.unlink(missing_ok=True)
     for name in names:
-        os.replace(staging / name, folder / name)
+        os.replace(filled / name, folder / name)
 
 
 def _clear(places: Iterable[Path], name: str) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+
+try:
+    import resource
+except ImportError:  # Windows has none
+    resource = None  # type: ignore[assignment]
 
 __all__ = ["Cost", "Ledger", "peak_bytes"]
 
@@ -37,7 +41,9 @@ class Cost:
 
 
 def peak_bytes() -> int:
-    """Largest resident set of this process so far, in bytes."""
+    """Largest resident set of this process so far, in bytes; 0 where the system does not tell."""
+    if resource is None:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from PIL import Image
 
 from regraft.data import scan
 from regraft.errors import DataError
-from regraft.graft.adapted.prediction import Prediction
+from regraft.graft.adapted.prediction import Prediction, as_csv
 from regraft.record import Record
 
 
@@ -80,3 +82,9 @@ def test_no_file_of_a_run_is_replaced(beside, tmp_path):
             NUMBERS.save(run / name)
     assert (run / beside).read_bytes() == before
     assert NUMBERS.save(run / "new.csv").is_file()
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\nb", 'a"b', "a,b", "plain"])
+def test_any_name_comes_back_from_a_table(name):
+    lines = [["id", "prediction"], [name, "1.5"]]
+    assert [*csv.reader(io.StringIO(as_csv(lines), newline=""))] == lines

@@ -332,6 +332,14 @@ def test_the_record_holds_what_was_seen(runs):
     assert "instruments" not in runs[1]["none"].record.figures["training"]
 
 
+def test_passes_of_what_looks_on_cost_operations(runs):
+    costs = {level: {cost.stage: cost for cost in run.record.costs} for level, run in runs[1].items()}
+    more = costs["cheap"]["train"].backbone_passes - costs["none"]["train"].backbone_passes
+    assert more > 0
+    spent = costs["cheap"]["train"].flops - costs["none"]["train"].flops
+    assert spent == pytest.approx(more * costs["none"]["sweep"].flops)
+
+
 def test_probing_is_in_the_record_with_the_energy_it_leaves(runs):
     probing = runs[1]["none"].record.figures["training"]["probing"]
     assert [row["tau"] for row in probing["taus"]] == [0, 4]

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.graft.loop.test_train import toy_module, toy_rows
 from torch import Tensor, distributed, nn
 
+from regraft.app.cli import _first
 from regraft.errors import RecipeError
 from regraft.graft.loop.train import DivergedError, ImageRows, Training, tensor_digest, train
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
@@ -158,6 +159,15 @@ def test_one_device_for_all_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
     with joined("cuda:0") as team:  # a rank that something else has left: a process alone takes what it is told
         assert team == Team()
+
+
+@pytest.mark.parametrize(("size", "rank"), [("two", "0"), ("2", ""), ("2", "0")])
+def test_a_launcher_s_variables_that_are_not_whole_are_named(monkeypatch, size, rank):
+    for name, value in {"WORLD_SIZE": size, "RANK": rank, "MASTER_ADDR": "", "MASTER_PORT": ""}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RecipeError, match=f"WORLD_SIZE='{size}', RANK='{rank}'.*unset WORLD_SIZE"), joined("cpu"):
+        pass
+    assert isinstance(_first(), bool)
 
 
 def test_a_process_alone_is_a_team_of_one():

@@ -142,6 +142,16 @@ def test_edges_are_answered() -> None:
         condition_design(Explicit(X), Y, 0.0, 0.0)
 
 
+def test_few_coefficients_of_many_rows_are_solved_without_their_kernel(monkeypatch) -> None:
+    def written_out(*_: object) -> None:
+        raise AssertionError("a matrix of rows by rows")
+
+    monkeypatch.setattr(FeatureDesign, "gram", written_out)
+    design = FeatureDesign({"l": Dense(X)}, 2)
+    found = [condition_design(design, Y, 0.1, method=method, iteration=TIGHT) for method in ("dense", "cg")]
+    torch.testing.assert_close(found[0].mean(design), found[1].mean(design))
+
+
 def test_what_cannot_be_used_is_refused() -> None:
     design = Explicit(X)
     for call in (

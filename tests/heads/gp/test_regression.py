@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads import Posterior, condition
+from regraft.linear import DenseOperator, KroneckerIdentity, Tag
 
 
 class Problem:
@@ -356,6 +357,13 @@ def test_what_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(SolverError, match=words):
         condition(gram, targets, noise, scale)
+
+
+def test_a_kernel_of_other_outputs_than_the_targets_is_refused() -> None:
+    kernel = KroneckerIdentity(DenseOperator(EYE, (Tag.POSITIVE_SEMIDEFINITE,)), 3)
+    assert condition(kernel, torch.ones(3, 3), 0.1).weights.shape == (3, 3)
+    with pytest.raises(SolverError, match="expected"):
+        condition(kernel, torch.ones(3, 2), 0.1)
 
 
 def test_new_rows_that_do_not_fit_are_refused() -> None:

@@ -170,6 +170,24 @@ def test_folds_solved_together_equal_folds_solved_alone(loss) -> None:
             torch.testing.assert_close(got[folds == fold], alone[folds == fold], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 8])
+def test_a_stronger_penalty_after_a_weak_one_ends_where_it_does_alone(seed: int) -> None:
+    # logits of 30 have no slope left to come back by: steps of Newton's method are millions of times too long there
+    rng = np.random.default_rng(seed)
+    model, codes = primal(rng.normal(size=(24, 5))), (rng.random(24) < 0.3).astype(int)
+    given = torch.tensor(np.eye(2)[codes]), torch.ones(24, 1, dtype=torch.float64)
+    folds = torch.arange(24) % 4
+    path, alone = (PathSolver(model, LOSSES["softmax"], *given, folds) for _ in range(2))
+    for penalty in (1.0, 1e-2, 1e-4):
+        path.fit(penalty)
+    weak, expected = path.fit(1e-6), alone.fit(20.0)
+    found = path.fit(20.0).out_of_fold.softmax(1)
+    torch.testing.assert_close(found, expected.out_of_fold.softmax(1), atol=1e-3, rtol=0)
+    fits = [refit((model,), LOSSES["softmax"], *given, 20.0, start) for start in (weak.centre, None)]
+    assert all(float(fit.residual.max()) <= tolerance_of(model.dtype) for _, _, fit in fits)
+    torch.testing.assert_close(fits[0][1], fits[1][1], atol=1e-4, rtol=0)
+
+
 def test_cross_validated_logits_equal_scikit_learn_refits() -> None:
     x, codes = features(60, 10)
     folds = np.arange(60) % 4

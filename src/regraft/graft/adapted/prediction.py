@@ -23,10 +23,18 @@ from regraft.files import atomic_path, read_json, write_bytes, write_json
 from regraft.heads import NINETY
 from regraft.record.folder import check_other_file
 
-__all__ = ["Prediction", "check_masks", "indexed_png", "palette", "predicted_names"]
+__all__ = ["Prediction", "as_csv", "check_masks", "indexed_png", "palette", "predicted_names"]
 
 
 _AS: dict[LabelType, Callable[[str], Any]] = {"str": str, "int": int, "bool": "True".__eq__}
+
+
+def as_csv(lines: Sequence[Sequence[Any]]) -> str:
+    """A table as CSV; all of it in quotes where a name holds a carriage return, which Python 3.11 leaves bare."""
+    bare = any("\r" in cell for line in lines for cell in line if isinstance(cell, str))
+    buffer = io.StringIO()
+    csv.writer(buffer, quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL, lineterminator="\n").writerows(lines)
+    return buffer.getvalue()
 
 
 def predicted_names(classes: Sequence[str], probabilities: np.ndarray) -> list[str]:
@@ -194,13 +202,10 @@ class Prediction:
 
     def csv(self) -> str:
         """:meth:`table` as CSV; several labels of one row are joined by ``|``, which alone means that none applies."""
-        buffer = io.StringIO()
-        rows = [{k: _joined(v) if isinstance(v, list) else v for k, v in r.items()} for r in self.table()]
+        rows = self.table()
         names = list(rows[0]) if rows else ["id", "prediction"]
-        writer = csv.DictWriter(buffer, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return buffer.getvalue()
+        lines = [[_joined(v) if isinstance(v, list) else v for v in row.values()] for row in rows]
+        return as_csv([names, *lines])
 
     def save(self, path: str | Path) -> Path:
         """Write ``.csv``, ``.json`` or ``.parquet``, atomically; masks as indexed PNG into a folder of the same name

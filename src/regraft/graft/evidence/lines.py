@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,7 @@ from regraft.data.labels import SEPARATOR
 from regraft.graft.adapted.prediction import predicted_names
 from regraft.graft.scored import Scored
 
-__all__ = ["as_csv", "prediction_rows"]
+__all__ = ["prediction_rows"]
 
 
 def prediction_rows(*parts: tuple[Scored, Manifest]) -> list[list[Any]]:
@@ -37,13 +34,6 @@ def prediction_rows(*parts: tuple[Scored, Manifest]) -> list[list[Any]]:
             group = [rows.groups[row]] if rows.groups is not None else []
             lines.append([rows.ids[row], scored.part, int(scored.fold[i]), *_line(scored, i), *group])
     return lines
-
-
-def as_csv(lines: Sequence[Sequence[Any]]) -> bytes:
-    """The table as the bytes of a CSV file."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(lines)
-    return buffer.getvalue().encode()
 
 
 def _header(scored: Scored) -> list[str]:

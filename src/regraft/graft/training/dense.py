@@ -59,7 +59,7 @@ class DenseTraining(TrainingProblem):
 
     def predicted(self, model: Adapted) -> Tensor:
         """Pixels of these images by class and the class that a model predicts, ``(N, C, C)``."""
-        self.work.rows += len(self.rows)
+        self.work.passed(len(self.rows))
         found = [
             confusions(model.logit_maps(self.rows.inputs(part)), self.task.target.take(part))
             for part in torch.arange(len(self.rows)).split(_BATCH)

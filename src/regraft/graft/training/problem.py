@@ -207,7 +207,7 @@ class TrainingProblem(Problem):
     def predicted(self, model: Adapted) -> Tensor:
         """Probabilities (or values) of these rows by a model for raw inputs, ``(N, C)``."""
         parts = torch.arange(len(self.rows)).split(_BATCH)
-        self.work.rows += len(self.rows)
+        self.work.passed(len(self.rows))
         return torch.cat([model.probabilities(self.rows.inputs(part)) for part in parts])
 
     @property

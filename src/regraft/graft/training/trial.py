@@ -45,6 +45,7 @@ class Work:
             them.
         tick: called with (steps done, steps planned).
         planned: steps.
+        forward: floating-point operations of one row's pass.
         steps, rows, flops: spent, by this process.
         used: the folders of this run's trainings.
         instruments: what looks on at final trainings.
@@ -55,6 +56,7 @@ class Work:
     folder: Path
     tick: Callable[[int, int], None] | None = None
     planned: int = 0
+    forward: int = 0
     steps: int = 0
     rows: int = 0
     flops: int = 0
@@ -80,6 +82,10 @@ class Work:
         """Count what a training did."""
         self.rows += rows
         self.flops += flops
+
+    def passed(self, rows: int) -> None:
+        """Count rows that were looked at: a pass of the network."""
+        self.trained(rows, rows * self.forward)
 
     def findings(self) -> Iterator[Finding]:
         """That a run which was cut had done part of the work, where one had."""
@@ -185,7 +191,7 @@ class Trial:
                 self.outcome = replace(self.outcome, status="stopped", message=f"stopped after {run.step} steps")
                 if run.average is not None:
                     module.load_state_dict(run.average.tensors)
-            work.rows += len(looked_at)
+            work.passed(len(looked_at))
             if self.held is None:
                 run.outputs(looked_at)  # refuses what is no number
             else:
@@ -203,7 +209,7 @@ class Trial:
                 work.trained(*replace(work.prices[kind], rows=recorded).of(rows))
         if self.watch is not None and self.outcome.status != "paused":
             self.watch.finish(len(self.outcome.history))
-            work.rows += self.watch.rows_passed
+            work.passed(self.watch.rows_passed)
         if noted is not None and team.first:
             write(noted, {}, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
         return module.result()

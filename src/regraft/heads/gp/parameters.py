@@ -133,7 +133,8 @@ def condition_design(
         raise SolverError(f"{method!r} is no method of conditioning", expected="auto, dense, cg")
     scaled = design.scaled(prior)
     wide = KernelForm("full", design.n_outputs)
-    level = mean_diagonal(scaled.gram())[None]
+    products = scaled.operator()
+    level = mean_diagonal(products @ products.T)[None]  # the kernel's, which is not written out
     flat, said = raised(noise_of(noise, wide, design.n_rows), least_noise(level, design.dtype))
     if not bool((flat > 0).all()):
         raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")

@@ -158,7 +158,8 @@ class Posterior:
         inside.diagonal(dim1=1, dim2=2).add_(more)
         system = self.system.append(between, inside)
         longer, targets = torch.cat([self.noise, more], 1), torch.cat([self.targets, new])
-        return _posterior(self.form, self.scale, longer, targets, system, self.note or said)
+        note = self.note if said in self.note else self.note + said
+        return _posterior(self.form, self.scale, longer, targets, system, note)
 
     def without(self, rows: Tensor | list[int]) -> Posterior:
         """The posterior without some rows, as if they had never been there: O(n² m).
@@ -218,7 +219,7 @@ def condition(
         raise SolverError("the scale of a prior", expected="a finite number above zero", got=f"{scale}")
     if method not in METHODS:
         raise SolverError(f"{method!r} is no method of conditioning", expected=", ".join(METHODS))
-    if isinstance(gram, KroneckerIdentity):
+    if isinstance(gram, KroneckerIdentity) and gram.n_outputs == values.shape[1]:
         gram = gram.factor
     form = form_of(tuple(gram.shape), *values.shape)
     if isinstance(gram, Operator) and (

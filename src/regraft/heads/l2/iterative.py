@@ -75,7 +75,8 @@ class Cell:
 
 
 class PathSolver:
-    """The fits without each fold, along a list of penalties; each starts where the last one ended.
+    """The fits without each fold, along a list of penalties; each starts where the last one ended, if that had
+    a stronger penalty, else from zero: weak penalties leave logits so large that they hardly have a slope.
 
     Args:
         model: the features.
@@ -101,13 +102,14 @@ class PathSolver:
         self.tolerance = usual if tolerance is None else tolerance
         keep = (folds[None] != self.labels[:, None]).to(torch.float64)
         self.problem = _problem(model, loss, targets, weights, keep)
-        self.theta = self.problem.start()
+        self.theta, self.last = self.problem.start(), float("inf")
         self.reference = self.problem.gradient(self.theta, self.problem.logits(self.theta), 0.0)
 
     def fit(self, penalty: float) -> Cell:
         """Solve all folds at one penalty."""
-        fit = _solved(self.problem, penalty, self.theta, self.reference, self.tolerance, _SEARCH_ITERATIONS)
-        self.theta = fit.theta
+        start = self.theta if penalty <= self.last else self.problem.start()
+        fit = _solved(self.problem, penalty, start, self.reference, self.tolerance, _SEARCH_ITERATIONS)
+        self.theta, self.last = fit.theta, penalty
         count = len(self.labels)
         logits = fit.logits.reshape(count, self.outputs, -1)
         out = torch.full((logits.shape[2], self.outputs), torch.nan, dtype=torch.float64)

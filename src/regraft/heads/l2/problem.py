@@ -18,7 +18,8 @@ from regraft.heads.losses import Loss
 
 __all__ = ["Fit", "Objective", "Problem", "Standing", "dot", "step_lengths"]
 
-_SEARCHES = 8
+_SEARCHES = 60
+"""Looks at the slope along a step: where logits are saturated a step may be 10⁷ times too long, and is halved."""
 
 
 class Objective(ABC):
