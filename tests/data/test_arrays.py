@@ -36,6 +36,19 @@ def test_arrays_and_labels():
     assert scan((X, [["a"], ["a", "b"]] * 4)).target.kind == "multilabel"
 
 
+def test_lists_of_equally_many_whole_numbers_are_labels_as_in_a_table():
+    pairs = [[1, 2], [2, 3], [1, 3], [1, 2]] * 2
+    for labels in (pairs, [*pairs[:-1], [1, 2, 3]], pa.table({"x": X[:, 0], "y": pairs})):
+        target = scan(labels if isinstance(labels, pa.Table) else (X, labels)).target
+        assert (target.kind, target.classes, target.label_type) == ("multilabel", ("1", "2", "3"), "int")
+        assert target.values[:3].tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 1]]
+    assert scan((X, pairs), kind="multilabel", classes=("1", "2", "3")).target.values[1].tolist() == [0, 1, 1]
+    for columns in ({"kind": "regression"}, {"label": ["p", "q"]}):  # numbers to predict are asked for, or named
+        assert scan((X, pairs), **columns).target.values[:2].tolist() == [[1, 2], [2, 3]]
+    assert scan((X, np.array(pairs))).target.kind == "regression"  # an array has columns
+    assert scan((X, [[1, None], [0, 1]] * 4)).target.classes == ("y0", "y1")
+
+
 @pytest.mark.filterwarnings("error")
 def test_numbers_beyond_float32_are_infinite_and_named_without_a_warning():
     far = X * 1e300
@@ -213,6 +226,9 @@ def test_a_manifest_is_returned_as_it_is():
         ((X[:2], [np.zeros(2), np.zeros(3)]), "labels; expected an array with rows of one shape"),
         ((X[:0], Y[:0]), "no rows"),
         ((X, None), "no label column"),
+        ((X, [[]] * 8), "no list of the column 'y' holds a label"),
+        ((np.array([["a b", "c"]] * 4), Y), r"texts; expected one a row; got shape \(4, 2\)"),
+        ((np.array([["a b", None]] * 4, dtype=object), Y[:4]), r"texts; expected one a row; got shape \(4, 2\)"),
         (3.5, "data of type float has no labels"),
     ],
 )

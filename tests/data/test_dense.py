@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from regraft.data import check_target, folds, holdout, scan
+from regraft.data import check_target, duplicates, folds, holdout, scan
 from regraft.errors import DataError
 
 
@@ -56,6 +56,44 @@ def test_the_value_without_a_label(metadata, ignore, classes, value):
     assert (m.target.classes, m.target.ignore) == (classes, value)
     expected = [[sum(v == c for v in row[0]) if c != value else 0 for c in range(len(classes))] for row in masks]
     assert m.target.values.tolist() == expected
+
+
+@pytest.mark.parametrize("other", [{"mask_classes": '["road", "sky"]'}, {"ignore_index": "7"}, {}, None])
+def test_parts_whose_masks_disagree_are_refused(tmp_path, other):
+    masks, names = [[[0, 1]], [[1, 0]]], {"mask_classes": '["sky", "road"]'}
+    pq.write_table(table(masks, names), tmp_path / "train.parquet")
+    pq.write_table(table(masks, names), tmp_path / "test.parquet")
+    assert scan(tmp_path).target.classes == ("sky", "road")
+    test = table(masks, {**names, **(other or {})} if other else other)
+    if other is None:
+        test = test.drop_columns(["mask"]).append_column("label", [["a", "b"]])
+    pq.write_table(test, tmp_path / "test.parquet")
+    with pytest.raises(
+        DataError, match=r"the parts name the classes of masks, or the value .*; got sky, road; -1 and "
+    ):
+        scan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"mask_classes": "sky, road"}, {"mask_classes": '"sky"'}, {"ignore_index": "None"}]
+)
+def test_metadata_of_masks_that_cannot_be_read_are_refused(metadata):
+    with pytest.raises(
+        DataError, match=r"table: what the metadata say of masks cannot be read; expected mask_classes such"
+    ):
+        scan(table([[[0, 1]], [[1, 0]]], metadata))
+
+
+def test_copies_of_an_image_have_one_mask_however_it_is_written():
+    masks = [[[0, 1, 2]], [[0, 1, 2]], [[1, 0, 2]], [[1, 0, 2]]]
+    rows = table(masks)
+    sink = io.BytesIO()
+    Image.fromarray(np.array(masks[0], dtype=np.uint8)).save(sink, "TIFF")
+    cells = [sink.getvalue(), *map(encoded, masks[1:])]
+    rows = rows.set_column(0, "image", [[encoded(np.zeros((1, 3, 3)))] * 4]).set_column(1, "mask", [cells])
+    m = scan(rows)
+    assert duplicates(m)["conflicting"] == [[0, 1, 2, 3]]
+    assert duplicates(m.take([0, 1]))["conflicting"] == []
 
 
 def test_255_is_a_class_where_larger_values_are(tmp_path):

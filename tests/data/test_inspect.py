@@ -4,6 +4,8 @@ import dataclasses
 import io
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -100,10 +102,11 @@ def test_progress_ends_at_the_number_of_rows_whatever_the_threads(cores, monkeyp
 
 
 def test_files_arrays_texts_pixels_and_joined_sources(tmp_path):
-    files = FileImages([put(tmp_path / "a.png"), tmp_path / "gone.png", tmp_path])
+    files = FileImages([put(tmp_path / "a.png"), tmp_path / "gone.png", tmp_path, "a\0.png"])
     assert [(row, item.reason.split(" (")[0]) for row, item in inspect(files)] == [
         (1, "no such file"),
         (2, "cannot be read"),
+        (3, "cannot be read"),
     ]
     numbers = Arrays(np.array([[1.0, 2.0], [np.nan, 0.0], [np.inf, 0.0]]))
     assert [row for row, _ in inspect(numbers)] == [1, 2]
@@ -111,7 +114,7 @@ def test_files_arrays_texts_pixels_and_joined_sources(tmp_path):
     assert [row for row, _ in inspect(texts)] == [1, 2]
     assert [row for row, _ in inspect(PixelImages(np.zeros((2, 0, 3), np.uint8)))] == [0, 1]
     mixed = Joined([files, PixelImages(np.zeros((1, 2, 2), np.uint8))])
-    assert [row for row, _ in inspect(mixed)] == [1, 2]
+    assert [row for row, _ in inspect(mixed)] == [1, 2, 3]
     assert inspect(Texts([])) == ()
 
 
@@ -133,6 +136,25 @@ def test_a_csv_with_missing_files_lists_all_of_them_at_once(tmp_path):
     assert kept.ids == ("0.png", "2.png", "4.png", "5.png")
     assert [item.reason for item in kept.skipped] == ["no such file"] * 2
     assert checked(kept) is kept
+
+
+def test_a_row_of_a_column_of_images_has_bytes_or_a_path(tmp_path):
+    put(tmp_path / "a.png", 1)
+    rows = [(encoded(2), "else.png"), (None, "a.png"), (None, None), (None, "gone.png"), (encoded(3), None), (None, "")]
+    cell = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    column = pa.array([{"bytes": held, "path": path} for held, path in rows], cell)
+    for kept in (range(6), [1, 2, 3, 5], [0, 2, 3, 5], [3, 4]):  # both forms, paths alone, bytes and no file
+        table = pa.table({"image": column.take(pa.array(kept)), "label": ["a", "b", "a", "b", "a", "b"][: len(kept)]})
+        pq.write_table(table, tmp_path / "d.parquet")
+        source = scan(tmp_path / "d.parquet").inputs
+        right = [{0: encoded(2), 1: encoded(1), 4: encoded(3)}.get(row) for row in kept]
+        assert [row for row, _ in inspect(source)] == [row for row, content in enumerate(right) if content is None]
+        reasons = [item.reason for _, item in inspect(source)]
+        assert reasons == [
+            "no such file" if row == 3 else "the image is empty (0 bytes)" for row in kept if row in (2, 3, 5)
+        ]
+        assert all(source.content(row) == content for row, content in enumerate(right) if content)
+        assert source.where(0) == (str(tmp_path / rows[kept[0]][1]) if kept[0] in (1, 3) else "d.parquet row 0")
 
 
 def test_many_bad_rows_are_counted_by_reason_and_the_first_of_each_named():
@@ -169,7 +191,9 @@ def test_a_class_whose_every_row_is_bad_goes():
     cells = [encoded(i) for i in range(6)]
     cells[1] = cells[4] = b""
     m = scan((EncodedImages(cells, "d"), ["a", "b", "c", "a", "b", "c"]), skip_bad=True)
-    assert m.target.classes == ("a", "c")
+    assert (m.target.kind, m.target.classes) == ("binary", ("a", "c"))
+    named = scan((EncodedImages(cells, "d"), ["a", "b", "c", "a", "b", "c"]), kind="multiclass", skip_bad=True)
+    assert named.target.kind == "multiclass"
     assert m.target.values.tolist() == [0, 1, 0, 1]
     assert len(m.skipped) == 2
 

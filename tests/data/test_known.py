@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from tests.data.helpers import tree
 
-from regraft.data import scan
-from regraft.data.labels import Column, read_target
+from regraft.data import joined, scan
+from regraft.data.cells import Column
+from regraft.data.labels import read_target
 from regraft.errors import DataError
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -49,11 +52,25 @@ def test_a_row_without_a_label_is_refused_or_left_out():
     with pytest.raises(DataError, match="1 of 3 rows has no label"):
         read(["a", None, "a"], "binary", ("a", "b"))
     assert len(read(["a", None, "a"], "binary", ("a", "b"), skip_bad=True)) == 2
+    kept = read(["a", "z", None, "b"], "binary", ("a", "b"), skip_bad=True)  # beside a row that is left out before
+    assert (kept.ids, kept.target.values.tolist()) == (("row 0", "row 3"), [0, 1])
+    whole = scan((X[:3], ["a", "b", "a"]))
+    gap = dataclasses.replace(whole, target=dataclasses.replace(whole.target, values=np.array([0, 1, -1])))
+    assert scan(gap, kind="binary", classes=("a", "b"), skip_bad=True).ids == ("row 0", "row 1")
+    with pytest.raises(DataError, match="1 of 3 rows has no label: row 2"):
+        scan(gap, kind="binary", classes=("a", "b"))
 
 
 def test_a_list_says_which_labels_do_not_apply():
     found = read([["red"], ["blue", "red"], []], "multilabel", ("blue", "green", "red")).target
     assert found.values.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+    rows = scan((X[:3], [["red"], ["blue", "red"], []]))  # read before by themselves
+    parts = joined({"train": rows, "test": rows})
+    for manifest in (rows, parts.part("test")):
+        again = scan(manifest, kind="multilabel", classes=("blue", "green", "red")).target
+        assert again.values.tolist() == found.values.tolist()
+    with pytest.raises(DataError, match="row 1: the label 'blue' is none of green, red"):
+        scan(rows, kind="multilabel", classes=("green", "red"))
 
 
 def test_whole_floats_in_lists_are_whole_numbers_to_the_head_and_its_scores():
@@ -76,7 +93,8 @@ def test_lists_of_flags_are_those_of_a_head_that_was_solved_on_such_lists():
     table = pa.table({"x": [[1.0, 2.0]] * 2, "label": [[1, 1], [0, 1]]})
     assert scan(table, kind="multilabel", classes=("label0", "label1")).target.values.tolist() == [[1, 1], [0, 1]]
     index = table.set_column(1, "label", [[[1, 0], [0, 1]]])
-    assert scan(index, kind="multilabel", classes=("0", "1", "2")).target.values.tolist() == [[1, 1, 0], [1, 1, 0]]
+    for data in (index, (X[:2], [[1, 0], [0, 1]])):
+        assert scan(data, kind="multilabel", classes=("0", "1", "2")).target.values.tolist() == [[1, 1, 0], [1, 1, 0]]
     with pytest.raises(DataError, match="a 0 or 1 for each label in every list"):
         scan(table, kind="multilabel", classes=("0", "1", "2"))
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regraft.data.arrays import array_rows
-from regraft.data.labels import Column, read_target
+from regraft.data.cells import Column
+from regraft.data.labels import read_target
 from regraft.data.manifest import Target
 from regraft.data.rows import Wish
 from regraft.errors import DataError
@@ -193,8 +194,10 @@ def test_lists_of_labels_fill_zero_one_columns():
     target = read(["a|b", " b ", None, "c | a"])
     np.testing.assert_array_equal(target.values, [[1, 1, 0], [0, 1, 0], [np.nan] * 3, [1, 0, 1]])
     np.testing.assert_array_equal(read([[1], [], [0, 1]], names=("x", "y")).values, [[0, 1], [0, 0], [1, 1]])
-    with pytest.raises(DataError, match="label 2 has no name"):
-        read([[2]], names=("x", "y"))
+    np.testing.assert_array_equal(read([[1], [-1], [0]], names=("x", "y")).values, [[0, 1], [np.nan] * 2, [1, 0]])
+    for lists in ([[2]], [[0, -1]]):
+        with pytest.raises(DataError, match=rf"label {lists[0][-1]} has no name"):
+            read(lists, names=("x", "y"))
 
 
 def test_lists_of_flags_are_a_label_for_each_place():
@@ -264,6 +267,9 @@ def test_the_kind_can_be_overridden():
         ([[[0.5], [1.5, 2]]], None, r"expected 1 number in every list, as in the first; got \[1.5, 2\] in row 1"),
         ([[[None, 0.5], [None, 1.5]]], None, "the label column 'c00' holds no label at all"),
         ([[None, ""]], None, "no label at all"),
+        ([[[], [None], None]], None, "no list of the column 'c0' holds a label"),
+        ([[10**400, 3, 2, 1]], None, "a finite number; got inf in row 0"),
+        ([[[0.5, 1], [2, -(10**400)]]], None, r"got \[2, -inf\] in row 1"),
         ([[0.5, float("inf")]], "regression", "a finite number; got inf in row 1"),
         ([["0", "1", "inf"] * 9], None, "a finite number; got inf in row 2"),
         ([["1.5", "-Infinity", "2", ""]], None, "got -inf in row 1"),

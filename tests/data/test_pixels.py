@@ -120,6 +120,16 @@ def test_masks_of_few_bits_have_the_values_that_are_stored(bits):
     np.testing.assert_array_equal(decode_mask(packed(values, bits), "m"), values)
 
 
+@pytest.mark.parametrize("most", [1, 15, 200, 255, 256, 1000, 65535])
+@pytest.mark.parametrize("form", ["P2", "P5"])
+def test_masks_in_pgm_files_have_the_values_that_are_stored_whatever_the_largest(form, most):
+    values = np.arange(min(most + 1, 1024)).reshape(1, -1)
+    plain = " ".join(map(str, values[0])).encode() + b"\n"
+    body = plain if form == "P2" else values.astype(">u2" if most > 255 else np.uint8).tobytes()
+    head = f"{form}\n{values.size} 1\n{most}\n".encode()
+    np.testing.assert_array_equal(decode_mask(head + body, "m"), values)
+
+
 @pytest.mark.parametrize("scale", [1, 255])
 def test_masks_in_jpeg_files_are_refused_whatever_their_values(scale):
     values = np.zeros((16, 16), np.uint8)

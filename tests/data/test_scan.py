@@ -61,3 +61,13 @@ def test_no_label_applies_where_a_cell_says_so(tmp_path: Path) -> None:
     (tmp_path / "u.csv").write_text("path,label\na.png,x|y\nb.png,\nc.png,y\n")
     with pytest.raises(DataError, match=r"1 of 3 rows has no label.*\| alone in a cell"):
         scan(tmp_path / "u.csv")
+
+
+def test_a_blank_split_cell_is_of_the_part_that_the_file_is_named_after(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label,split\na,x,train\nb,y,\nc,x,validation\n")
+    test = tmp_path / "test.csv"
+    test.write_text("text,label,split\nd,y,\ne,x,Test\n")
+    assert scan(tmp_path).split == ("train", "train", "validation", "test", "test")
+    test.write_text("text,label,split\nd,y,\ne,x,train\n")
+    with pytest.raises(DataError, match=r"^test\.csv row 1: the split column says 'train'; expected test, as the file"):
+        scan(tmp_path)

@@ -126,6 +126,7 @@ def test_arrays_are_float32_and_their_content_tells_shapes_apart():
     # the byte form is fixed, so that fingerprints agree between machines
     want = b"<f4(4,)" + np.arange(4, dtype="<f4").tobytes()
     assert hashlib.sha256(source.content(0)).hexdigest() == hashlib.sha256(want).hexdigest()
+    assert Arrays([[-0.0, 1]]).content(0) == Arrays([[0.0, 1]]).content(0)
     for bad in (np.zeros(3), np.array([["a"]])):
         with pytest.raises(DataError, match="number arrays"):
             Arrays(bad)

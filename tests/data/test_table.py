@@ -100,7 +100,7 @@ def test_a_table_may_name_text_files(tmp_path, column):
     [
         ("a.tsv", "text\tlabel\nfine, really\tgood\nbad\tpoor\n"),
         ("a.csv", "text;label\nfine, really;good\nbad;poor\n"),
-        ("a.csv", "text\tlabel\nfine, really\tgood\nbad\tpoor\n"),
+        ("a.csv", 'text\tlabel\n"fine,\nreally"\tgood\nbad\tpoor\n'),
         ("a.csv", '"text";"a label, of two"\nfine, really;good\nbad;poor\n'),
         ("a.csv", '\ufefftext,label\n"fine, really",good\r\n\r\nbad,poor\r\n'),
         ("a.csv", 'Sentence,Class\n"fine, really",good\nbad,poor\n'),
@@ -109,7 +109,7 @@ def test_a_table_may_name_text_files(tmp_path, column):
 )
 def test_separators_marks_capitals_and_blank_lines(tmp_path, name, text):
     m = scan(write(tmp_path / name, text))
-    assert [m.inputs.read(i) for i in range(2)] == ["fine, really", "bad"]
+    assert [m.inputs.read(i).replace("\n", " ") for i in range(2)] == ["fine, really", "bad"]
     assert m.target.classes == ("good", "poor")
     assert m.ids == ("row 0", "row 1")
 
@@ -217,6 +217,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("", {}, "no header"),
         ("text,text\na,b\n", {}, "'text' is there twice"),
         ('text,label\n"a,x\n', {}, "cannot be parsed"),
+        ('text\tlabel\n"a\tx\nb\ty\nc"\tx\nd\ty\n', {}, "line 4: a cell that begins with a quote above holds whole"),
         ("text,label\na,\nb,\n", {}, "'label' holds no label at all"),
         ("text,label\na,x\nb,\nc,y\n", {}, "1 of 3 rows has no label: row 1"),
         ("text,label\na,x\nb,x\n", {}, "a single class in training, 'x'"),
@@ -324,6 +325,12 @@ def test_label_columns_by_wildcard(tmp_path):
 def test_rows_without_a_group_are_groups_of_their_own(tmp_path):
     m = scan(write(tmp_path / "a.csv", "text,label,g\na,x,1\nb,y,\nc,x,\nd,y,1\n"), group="g")
     assert len(set(m.groups)) == 3
+    write(tmp_path / "csv/train.csv", "text,label,g\na,x,7\nb,y,NA\nc,x,NA\n")
+    write(tmp_path / "csv/test.csv", "text,label,g\nd,x,7.0\ne,y,\n")
+    m = scan(tmp_path / "csv", group="g")  # as pandas writes a column that has gaps
+    assert (m.groups[0], m.groups[3], len(set(m.groups))) == ("7", "7", 4)
+    m = scan(write(tmp_path / "a.csv", "text,label,g\na,x,07\nb,y,7.0\nc,x,p\nd,y,NA\n"), group="g")
+    assert m.groups == ("07", "7.0", "p", "NA")
     numbers, labels, gap = np.eye(6), [0, 1] * 3, float("nan")
     for groups in (["1", None, "", "2", "2", "2"], np.array([1, gap, gap, 2, 2, 2])):
         assert scan((numbers, labels, groups)).groups == ("1", "(no group) row 1", "(no group) row 2", "2", "2", "2")

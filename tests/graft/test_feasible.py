@@ -101,6 +101,13 @@ def test_what_cannot_be_scored_is_refused_before_the_pass(no_pass, case):
     assert "\n" not in str(refused.value)
 
 
+def test_a_class_of_one_row_is_scored_with_groups_as_without():
+    target = Target("multiclass", ("a", "b", "c"), np.array([*HALVES[:-1], 2]))
+    copies = ["0", "0", *map(str, range(2, 30))]
+    for groups in (None, copies):
+        protocol.check_protocol(rows(target, groups=groups), "accuracy", 5, 0)  # raises nothing
+
+
 def test_a_metric_that_nobody_chose_does_not_refuse():
     manifest = rows(binary([0, 1] * 10 + [1] * 10), split=LAST_TEST)
     run = regraft.adapt(manifest, toy_network())

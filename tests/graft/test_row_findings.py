@@ -1,5 +1,7 @@
 """What is said of rows whatever is made of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,7 +10,7 @@ from torch import nn
 from regraft import adapt
 from regraft.data import scan
 from regraft.graft import Options, rank
-from regraft.graft.row_findings import few_levels
+from regraft.graft.row_findings import copies, few_levels
 from regraft.network import ImagePreprocess, from_module
 
 
@@ -30,6 +32,17 @@ def test_images_of_few_bits_in_sixteen_are_said_to_be(bits, levels, factor, tmp_
     assert f"values up to {2**bits - 1:,} of 65,535" in said.title
     assert f"by {factor}," in said.advice
     assert len(np.unique(np.asarray(manifest.inputs.read(0)))) <= levels
+
+
+def test_copies_are_named_by_where_they_stand():
+    rows = np.array([0, 1, 2, 3, 4, 4, 5, 5, 0])[:, None] @ np.ones((1, 2))
+    manifest = replace(scan((rows, [0, 1] * 4 + [0])), split=("train",) * 4 + ("validation", "test") + ("train",) * 3)
+    across, conflict, together = copies(None, manifest)
+    assert across.value == 1
+    assert across.detail == "The same bytes are in rows of several splits: row 4 = row 5"  # neither of training
+    assert "training" not in across.advice
+    assert (conflict.value, together.value) == (2, 2)
+    assert together.detail == "Copies: row 0 = row 8; row 6 = row 7"
 
 
 def test_images_that_use_their_range_are_not(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from regraft.data.labels import Column, plain
+from regraft.data.cells import Column, plain
 from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
@@ -45,10 +45,11 @@ def input_source(inputs: Any, name: str) -> Source:
     if isinstance(inputs, Sequence) and inputs and all(isinstance(item, Image.Image) for item in inputs):
         return Pictures(inputs)
     array = array_of(inputs, "the inputs")
-    if array.dtype.kind == "U":
-        return _strings(array.reshape(-1).tolist(), name)
-    if array.dtype == object and (strings := _with_gaps(array.reshape(-1).tolist())):
-        return _strings(strings, name)
+    flat = array.reshape(-1).tolist() if array.dtype.kind in "UO" else []
+    if array.dtype.kind == "U" or (flat := _with_gaps(flat)):
+        if array.ndim > 1 and array.size > len(array):
+            raise DataError("texts", expected="one a row", got=f"shape {array.shape}", do="join those of a row to one")
+        return _strings(flat, name)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return PixelImages(array, name)
     return Arrays(array, name, columns=_names_of(inputs))
@@ -183,8 +184,17 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
         return [Column(wish.labels[0] if wish.labels else "y", array.tolist(), typed=True)]
     width = array.shape[1]
     named = (names for names in (wish.labels, wish.known) if len(names) == width)
-    names = next(named, tuple(f"y{j}" for j in range(width)))
+    names = next(named, ())
+    places = width and not wish.known and _all_flags(array)  # a label for each place, with gaps
+    if not names and isinstance(labels, Sequence) and not places:  # as the same lists in a table
+        return [Column("y", array.tolist(), typed=True)]
+    names = names or tuple(f"y{j}" for j in range(width))
     return [Column(name, array[:, j].tolist(), typed=True) for j, name in enumerate(names)]
+
+
+def _all_flags(array: np.ndarray) -> bool:
+    """Whether every number is 0 or 1, gaps aside."""
+    return all(plain(value) in (0, 1, None) for value in array.reshape(-1).tolist())
 
 
 def _same_names(wish: Wish, columns: int) -> None:

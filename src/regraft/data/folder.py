@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
-from regraft.data.labels import Column
+from regraft.data.cells import Column
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.manifest import BadRow
 from regraft.data.piece import JSON_LINES

@@ -16,16 +16,17 @@ _UNKNOWN = "label it with one of the classes, or leave the row out"
 
 
 def by_known_classes(
-    target: Target, kind: Kind, classes: Sequence[str], where: Sequence[str], *, listed: bool = False
+    target: Target, kind: Kind, classes: Sequence[str], where: Sequence[str]
 ) -> tuple[Target, list[tuple[int, BadRow]]]:
     """The same labels as indices (columns, values of masks) of the given classes, and the rows that have another.
+
+    Of several labels, one that is no class of the target's applies to no row where each lists those that apply
+    (``target.listed``); where they are columns it is not known.
 
     Args:
         target: labels by their own classes.
         kind, classes: of the head. A class may have no row here.
         where: the rows' names.
-        listed: of several labels: each row lists those that apply, so that the others do not; else what the labels have
-            no column of is not known.
 
     Raises:
         DataError: labels of another kind, a column or a value of masks that the head does not know.
@@ -42,7 +43,7 @@ def by_known_classes(
     elif kind == "regression" and len(known) == len(target.classes) == 1:
         values = target.values  # whatever the column is called
     else:
-        values, bad = _columns(target, known, own, listed, where)
+        values, bad = _columns(target, known, own, where)
         return dataclasses.replace(target, kind=kind, classes=known, values=values, scores_only=True), bad
     return dataclasses.replace(target, kind=kind, classes=known, values=values, scores_only=True), []
 
@@ -71,19 +72,18 @@ def _codes(
 
 
 def _columns(
-    target: Target, known: tuple[str, ...], own: np.ndarray, listed: bool, where: Sequence[str]
+    target: Target, known: tuple[str, ...], own: np.ndarray, where: Sequence[str]
 ) -> tuple[np.ndarray, list[tuple[int, BadRow]]]:
-    listed = listed and target.kind == "multilabel"
     strange = np.flatnonzero(own < 0)
     shown = ", ".join(known[:9]) + (", …" if len(known) > 9 else "")
-    if len(strange) and (not listed or len(strange) == len(own)):
+    if len(strange) and (not target.listed or len(strange) == len(own)):
         raise DataError(
             f"{target.classes[strange[0]]!r} is none of what the head predicts",
             expected=shown,
             do="name the label columns with --label",
         )
     values = np.full((len(target), len(known)), np.nan, dtype=target.values.dtype)
-    if listed:
+    if target.listed:
         values[target.present] = 0.0
     values[:, own[own >= 0]] = target.values[:, own >= 0]
     held = target.values[:, strange] > 0

@@ -20,53 +20,26 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from regraft.data.cells import INTEGER, REAL, CellForm, Column, Read, read_cells, whole_number
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "Column", "as_lists", "plain", "read_target", "whole_number"]
+__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "read_target"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
 SEPARATOR = "|"
 _CODES = 5  # rows a value from which on numbers that are texts are taken for codes
 
-CellForm = Literal["list", "text", "flag", "integer", "real", "empty"]
-
 # what predicted labels are given as: as they came
 _TYPES: dict[CellForm, LabelType] = {"integer": "int", "real": "int", "flag": "bool"}
 
-_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,299})")  # "007" is a code, not a number; floats end at 309 digits
-_REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # a number as many countries write it
-_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)  # a number, though none that can be learnt: refused
-_GAPS = ("", "nan", "na", "n/a", "null", "none")  # in columns of numbers only: "none" can be a class
-
-
-@dataclass(frozen=True)
-class Column:
-    """One label column: its name, a value per row (``None`` = missing), class names where the file has them, and
-    whether its texts are names even where they read as numbers."""
-
-    name: str
-    values: Sequence[Any]
-    names: tuple[str, ...] = ()
-    typed: bool = False
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A column whose values have one Python type: lists, str, bool, int or float; gaps are ``None``."""
-
-    name: str
-    form: CellForm
-    values: list[Any]
-    names: tuple[str, ...]
 
 
 def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]) -> Target:
@@ -86,7 +59,7 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
         names = ", ".join(column.name for column in columns)
         raise DataError("segmentation needs a mask per image", got=names, do="name the column of masks with --label")
     alone = len(columns) == 1  # several columns are of flags or numbers, whatever their type
-    reads = [_read(column) if alone else _flags(_read(replace(column, typed=False))) for column in columns]
+    reads = [read_cells(column) if alone else _flags(read_cells(replace(column, typed=False))) for column in columns]
     if len(reads) == 1 and reads[0].form == "list" and (kind == "regression" or (kind is None and _measures(reads[0]))):
         reads, kind = _outputs(reads[0], ids), "regression"
     elif len(reads) == 1 and reads[0].form == "list" and kind in (None, "multilabel") and _flagged(reads[0]):
@@ -107,94 +80,21 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
     return _classes(reads[0], kind, ids)
 
 
-def _flags(read: _Read) -> _Read:
+def _flags(read: Read) -> Read:
     """Texts that are all true or false, in whatever letters, as flags."""
     values = [value.lower() if isinstance(value, str) else value for value in read.values]
     if read.form != "text" or not {*values} <= {"true", "false", None}:
         return read
-    return _Read(read.name, "flag", [None if value is None else value == "true" for value in values], read.names)
+    return Read(read.name, "flag", [None if value is None else value == "true" for value in values], read.names)
 
 
-def as_lists(column: Column) -> Column:
-    """The cells of one column of several labels as texts, lists as lists of texts, lest numbers are read as flags."""
-    return Column(column.name, [_text(plain(value)) for value in column.values], column.names, typed=True)
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_text(item) for item in value]
-    if value is None or isinstance(value, str):
-        return value
-    return str(whole_number(value))
-
-
-def whole_number(value: Any) -> Any:
-    """A whole float as the whole number that it is; anything else as it stands."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _read(column: Column) -> _Read:
-    values = [plain(value) for value in column.values]
-    present = [value for value in values if value is not None]
-    form: CellForm
-    if not present:
-        form = "empty"
-    elif any(isinstance(value, list) for value in present):
-        form, values = "list", [value if value is None or isinstance(value, list) else [value] for value in values]
-    elif all(isinstance(value, bool) for value in present):
-        form = "flag"
-    elif all(isinstance(value, int) for value in present):
-        form = "integer"
-    elif all(isinstance(value, int | float) for value in present):
-        form, values = "real", [None if value is None else float(value) for value in values]
-    else:
-        return _read_text(column, [None if value is None else str(value) for value in values])
-    return _Read(column.name, form, values, column.names)
-
-
-def _read_text(column: Column, values: list[str | None]) -> _Read:
-    numbers = [None if value is None or value.lower() in _GAPS else value for value in values]
-    given = [value for value in numbers if value is not None]
-    if given and not column.names and not column.typed:
-        if all(_INTEGER.fullmatch(value) for value in given):
-            return _Read(column.name, "integer", [None if v is None else int(v) for v in numbers], ())
-        real = [bool(_REAL.fullmatch(value)) for value in given]
-        if any(real) and all(is_real or _INFINITE.fullmatch(value) for is_real, value in zip(real, given)):
-            return _Read(column.name, "real", [None if v is None else float(v) for v in numbers], ())
-    form: CellForm = "text" if any(value is not None for value in values) else "empty"
-    return _Read(column.name, form, values, column.names)
-
-
-def plain(value: Any) -> Any:
-    """A cell as a Python scalar or list; NaN and blank texts are gaps, ``None``, in lists too."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, bytes):
-        value = value.decode(errors="replace")
-    if isinstance(value, Decimal):
-        value = int(value) if value.as_tuple().exponent == 0 else float(value)
-    if isinstance(value, str):
-        return value.strip() or None
-    if isinstance(value, float) and np.isnan(value):
-        return None
-    if isinstance(value, set | frozenset):
-        value = sorted(value, key=str)  # their own order is another in every process
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if type(value).__name__ in ("NAType", "NaTType"):  # the gaps of pandas, which need not be installed
-        return None
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return str(value)
-
-
-def _measures(read: _Read) -> bool:
+def _measures(read: Read) -> bool:
     """Whether the lists of a column are measurements, not lists of labels."""
     items = [item for value in read.values if value is not None for item in value if item is not None]
     return all(type(item) in (int, float) for item in items) and not all(float(item).is_integer() for item in items)
 
 
-def _flagged(read: _Read) -> bool:
+def _flagged(read: Read) -> bool:
     """Whether the lists of a column say of each label whether it applies: as lists of those that apply they would name
     one twice, or all of them in every row."""
     lists = [value for value in read.values if value is not None]
@@ -206,7 +106,7 @@ def _flagged(read: _Read) -> bool:
     )
 
 
-def _outputs(read: _Read, ids: Sequence[str]) -> list[_Read]:
+def _outputs(read: Read, ids: Sequence[str]) -> list[Read]:
     """A column of lists of numbers as a column for each place in them, where a gap stays."""
     width = next(len(value) for value in read.values if value is not None)
     many = f"{width} number{'s' * (width > 1)} in every list, as in the first" if width else "a list of numbers"
@@ -216,10 +116,10 @@ def _outputs(read: _Read, ids: Sequence[str]) -> list[_Read]:
 
     _refuse_first(read, ids, wrong, many)
     places = [[None if value is None else value[j] for value in read.values] for j in range(width)]
-    return [_read(Column(f"{read.name}{j}", values, typed=True)) for j, values in enumerate(places)]
+    return [read_cells(Column(f"{read.name}{j}", values, typed=True)) for j, values in enumerate(places)]
 
 
-def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
+def _infer(reads: list[Read], ids: Sequence[str]) -> Kind:
     if len(reads) > 1:
         return "multilabel" if all(_zero_one(read) for read in reads) else "regression"
     read = reads[0]
@@ -261,19 +161,19 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
 def _number_among(texts: Sequence[str]) -> str:
     """One of many texts that are all numbers, of which one has a fraction or most come a few times: no codes."""
     distinct = set(texts)
-    if len(distinct) <= FEW or not all(map(_REAL.fullmatch, texts)):
+    if len(distinct) <= FEW or not all(map(REAL.fullmatch, texts)):
         return ""
-    fraction = next((text for text in texts if not _INTEGER.fullmatch(text)), "")
+    fraction = next((text for text in texts if not INTEGER.fullmatch(text)), "")
     return fraction or (texts[0] if len(texts) < _CODES * len(distinct) else "")
 
 
-def _zero_one(read: _Read) -> bool:
+def _zero_one(read: Read) -> bool:
     if read.form == "flag":
         return True
     return read.form in ("integer", "real") and all(value in (0, 1) for value in read.values if value is not None)
 
 
-def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
+def _classes(read: Read, kind: Kind, ids: Sequence[str]) -> Target:
     values, names = read.values, list(read.names)
     label_type: LabelType = "str"
     if read.form == "list":
@@ -323,7 +223,7 @@ def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
     return Target(kind, classes, codes, label_type=label_type)
 
 
-def _multilabel(reads: list[_Read], ids: Sequence[str]) -> Target:
+def _multilabel(reads: list[Read], ids: Sequence[str]) -> Target:
     if len(reads) == 1 and (reads[0].form in ("list", "text") or reads[0].names):
         return _label_lists(reads[0], ids)
     columns = []
@@ -333,7 +233,7 @@ def _multilabel(reads: list[_Read], ids: Sequence[str]) -> Target:
     return Target("multilabel", tuple(read.name for read in reads), np.array(columns, dtype=np.float32).T.copy())
 
 
-def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
+def _label_lists(read: Read, ids: Sequence[str]) -> Target:
     """Lists of names or indices, or ``a|b`` texts, as 0/1 columns; a gap is a row without any label.
 
     An empty list is a row to which no label applies (all 0).
@@ -346,11 +246,13 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
         elif value is not None:
             items = value if isinstance(value, list) else [value]
             value = [whole_number(item) for item in items if item is not None]
-        lists.append(value)
+        lists.append(None if read.names and value == [-1] else value)  # as in a column of single labels
     names = list(read.names)
     label_type: LabelType = "str"
     if not names:
         found = {item for value in lists if value is not None for item in value}
+        if not found:
+            raise DataError(f"no list of the column {read.name!r} holds a label", do="name another column with --label")
         if {*map(str, found)} <= {"0", "1", "0.0", "1.0", "False", "True"}:
             _refuse_first(read, ids, _unclear, "a 0 or 1 for each label in every list, or the labels that apply")
         if len({isinstance(item, str) for item in found}) > 1:
@@ -369,7 +271,7 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
             if not 0 <= column < len(names):
                 raise DataError(f"{ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
             values[row, column] = 1.0
-    return Target("multilabel", tuple(names), values, label_type=label_type)
+    return Target("multilabel", tuple(names), values, label_type=label_type, listed=True)
 
 
 def _unclear(value: Any) -> bool:
@@ -381,7 +283,7 @@ def _nests(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, list) for item in value)
 
 
-def _regression(reads: list[_Read], ids: Sequence[str]) -> Target:
+def _regression(reads: list[Read], ids: Sequence[str]) -> Target:
     columns = []
     for read in reads:
         _refuse_first(read, ids, _not_finite, "a finite number")
@@ -398,7 +300,7 @@ def _not_finite(value: Any) -> bool:
     return not isinstance(value, int | float) or not math.isfinite(value)
 
 
-def _refuse_first(read: _Read, ids: Sequence[str], wrong: Any, expected: str) -> None:
+def _refuse_first(read: Read, ids: Sequence[str], wrong: Any, expected: str) -> None:
     """Name the first value of a column that does not fit."""
     for row, value in enumerate(read.values):
         if value is not None and wrong(value):

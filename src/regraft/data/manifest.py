@@ -52,6 +52,7 @@ class Target:
         ignore: the mask value that is left out; -1: none.
         label_type: what the labels were before they became class names, and what predictions are given as.
         scores_only: nothing is to be learnt from them: they may lack classes, and there may be one alone.
+        listed: multilabel: each row lists the labels that apply, so that one which is no class here applies to none.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Target:
     ignore: int = -1
     label_type: LabelType = "str"
     scores_only: bool = False
+    listed: bool = False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -276,6 +278,7 @@ def joined(parts: Mapping[str, Manifest], name: str = "") -> Manifest:
             whole[0],
             values=np.concatenate([t.values for t in whole]),
             masks=Joined(masks) if masks else None,
+            listed=all(t.listed for t in whole),
         )
     elif any(t is not None for t in targets):
         raise DataError("the parts cannot be joined: some have labels and some have none")

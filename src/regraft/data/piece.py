@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def read_csv(path: Path) -> pa.Table:
     parts the first line into most names.
 
     Raises:
-        DataError: not UTF-8, no header, a column named twice, or a line with too many or too few cells.
+        DataError: not UTF-8, no header, a column named twice, a line with too many or too few cells, or between
+            tabs a quote that holds whole lines together.
     """
     text = file_text(path)
     stream = io.StringIO(text, newline="")
@@ -124,6 +126,12 @@ def read_csv(path: Path) -> pa.Table:
                     expected=f"{len(header)} as in the header",
                     do='put cells that hold the separator in "quotes"',
                 )
+            if delimiter == "\t" and len(header) > 1 and _swallowed(line, len(header) - 1):
+                raise DataError(
+                    f"{path} line {reader.line_num}: a cell that begins with a quote above holds whole lines",
+                    expected="quotes around a cell, not in its text",
+                    do='write a text\'s own quotes twice and "quotes" around it, or take tabs or line breaks out of it',
+                )
             if line:
                 cells.append(line)
     except csv.Error as error:
@@ -132,6 +140,13 @@ def read_csv(path: Path) -> pa.Table:
         csv.field_size_limit(limit)
     columns = list(zip(*cells)) if cells else [() for _ in header]
     return pa.table({name: pa.array(column, pa.string()) for name, column in zip(header, columns)})
+
+
+def _swallowed(cells: Sequence[str], tabs: int) -> bool:
+    """Whether the lines that a quote holds together are each a row of so many ``tabs``, such as files have whose writer
+    quotes nothing."""
+    lines = "\t".join(cells).split("\n")
+    return len(lines) > 1 and all(line.count("\t") == tabs for line in lines)
 
 
 def _names(text: str, mark: str) -> int:

@@ -122,23 +122,28 @@ def decode_mask(content: bytes, where: str) -> np.ndarray:
             expected="one channel of class indices (8-bit or 16-bit grey, or a palette)",
             do="save the masks as single-channel PNG",
         )
-    step = _step(image)
+    most, shown = _ranges(image)
     try:
-        return np.asarray(image).astype(np.int64) // step
+        values = np.asarray(image).astype(np.int64)
+        return values if most == shown else np.rint(values * (most / shown)).astype(np.int64)
     except DECODER_ERRORS as error:
         raise DataError(
             f"{where}: the mask cannot be decoded ({reason_of(error)})", do="export it again as PNG"
         ) from error
 
 
-def _step(image: Image.Image) -> int:
-    """What Pillow multiplies stored values of 2 or 4 bits of grey by, so that the largest becomes 255."""
+def _ranges(image: Image.Image) -> tuple[int, int]:
+    """The largest value that grey of 2 or 4 bits or a PGM file can hold, and what Pillow makes of it, the others in
+    proportion; twice the same where it leaves values as they are."""
     tile = getattr(image, "tile", ())
     if not tile:  # of an image that is not decoded yet it says how the file's pixels are written
-        return 1
-    written = tile[0][3]
+        return 1, 1
+    decoder, written = tile[0][0], tile[0][3]
+    if decoder in ("ppm", "ppm_plain") and isinstance(written, tuple):
+        most = int(written[1])
+        return most, 255 if most <= 255 else 65535
     name = str(written[0] if isinstance(written, tuple) and written else written)
-    return {"L;2": 85, "L;4": 17}.get(name[:3], 1)
+    return {"L;2": (3, 255), "L;4": (15, 255)}.get(name[:3], (1, 1))
 
 
 def reason_of(error: BaseException) -> str:

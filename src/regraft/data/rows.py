@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regraft.data.labels import Column, plain, whole_number
+from regraft.data.cells import Column, plain, whole_number
 from regraft.data.manifest import BadRow
 from regraft.data.source import Source
 from regraft.errors import DataError
@@ -73,17 +73,24 @@ def group_names(values: Sequence[Any], ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def part_of(value: Any, where: str) -> str:
-    """``train``, ``validation`` or ``test`` for the usual names of parts; an empty cell is ``train``.
+def part_of(value: Any, where: str, part: str = "") -> str:
+    """``train``, ``validation`` or ``test`` for the usual names of parts; an empty cell is the file's ``part``, or
+    ``train`` where that says none.
 
     Raises:
-        DataError: another name.
+        DataError: another name, or another part than that of a file of validation or test rows.
     """
     text = "" if value is None else str(value).strip().lower()
     if text in ("", "nan"):
-        return "train"
+        return part or "train"
     if text not in PART_NAMES:
         raise DataError(
             f"{where}: unknown part {value!r}", expected=", ".join(PART_NAMES), do="correct the split column"
+        )
+    if part not in ("", "train", PART_NAMES[text]):  # all rows of a table that names no part may be called train
+        raise DataError(
+            f"{where}: the split column says {value!r}",
+            expected=f"{part}, as the file or part is called",
+            do="correct the column or leave it out",
         )
     return PART_NAMES[text]

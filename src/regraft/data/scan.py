@@ -15,13 +15,14 @@ from PIL import Image
 
 from regraft.data import hub
 from regraft.data.arrays import array_rows, input_source, npz_rows, one_or_many
+from regraft.data.cells import as_lists
 from regraft.data.checks import check_target
 from regraft.data.dense import dense_target, has_masks, mask_rows
 from regraft.data.folder import folder_rows, part_files
 from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, without
 from regraft.data.known import by_known_classes
-from regraft.data.labels import KINDS, as_lists, read_target
+from regraft.data.labels import KINDS, read_target
 from regraft.data.loose import TEXT_SUFFIX
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.piece import TABLE_SUFFIXES, Piece, read_table
@@ -99,8 +100,9 @@ def scan(
     named = _named(data, label=label, group=group, input=input)
     if isinstance(data, Manifest):
         _check_settled(data, named, None if classes is not None else kind)
-        manifest = data if classes is None else _with_known(data, kind, classes, False, skip_bad)
-        return checked(manifest, skip_bad=True, progress=progress) if skip_bad else manifest
+        if classes is not None:
+            data = _without_unlabelled(_with_known(data, kind, classes, skip_bad), skip_bad)
+        return checked(data, skip_bad=True, progress=progress) if skip_bad else data
     if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         raise DataError(
@@ -112,9 +114,9 @@ def scan(
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")
     name, ids = printable(name), tuple(map(printable, rows.ids))
-    reading, listed = kind, False
+    reading = kind
     if classes is not None:
-        rows, reading, listed = _as_of_head(rows, kind, classes)
+        rows, reading = _as_of_head(rows, kind, classes)
     target, bad = _target(rows, reading, ids, name, ignore, classes is not None) if labelled else (None, [])
     manifest = Manifest(
         name=name,
@@ -129,15 +131,14 @@ def scan(
         skipped=tuple(rows.skipped),
     )
     if classes is not None:
-        manifest = _with_known(manifest, kind, classes, listed, skip_bad)
-    if bad:
-        manifest = without(manifest, bad, skip_bad=skip_bad)
-        target = manifest.target
-    if target is not None:
-        manifest = _without_unlabelled(manifest, target, skip_bad)
+        manifest = _with_known(manifest, kind, classes, skip_bad)
+    manifest = _without_unlabelled(without(manifest, bad, skip_bad=skip_bad), skip_bad)
     if skip_bad:
         manifest = checked(manifest, skip_bad=True, progress=progress)
     check_target(manifest)
+    target = manifest.target
+    if kind is None and target is not None and target.kind == "multiclass" and len(target.classes) == 2:
+        return replace(manifest, target=replace(target, kind="binary"))  # a third class had no row that can be read
     return manifest
 
 
@@ -190,23 +191,21 @@ def _is_frame(data: Any) -> bool:
     return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns")
 
 
-def _as_of_head(rows: Rows, kind: Kind | None, classes: Sequence[str]) -> tuple[Rows, Kind | None, bool]:
-    """The rows as a head's labels are to be read, the kind to read them as, and whether each lists its labels."""
+def _as_of_head(rows: Rows, kind: Kind | None, classes: Sequence[str]) -> tuple[Rows, Kind | None]:
+    """The rows as a head's labels are to be read, and the kind to read them as."""
     if kind == "binary":
-        return rows, "multiclass", False  # a third class is told by its name
+        return rows, "multiclass"  # a third class is told by its name
     if rows.dense is not None and not rows.dense.classes:
-        return replace(rows, dense=replace(rows.dense, classes=tuple(classes))), kind, False
+        return replace(rows, dense=replace(rows.dense, classes=tuple(classes))), kind
     one = rows.columns[0] if len(rows.columns) == 1 else None
-    listed = kind == "multilabel" and one is not None and one.name not in classes
-    by_place = one is not None and f"{one.name}0" in classes  # the head was solved on lists of flags
-    if listed and one is not None and not one.names and not by_place:  # a list of one number is no flag
+    if kind != "multilabel" or one is None or one.names or one.name in classes:
+        return rows, kind
+    if f"{one.name}0" not in classes:  # else the head was solved on lists of flags; a list of one number is no flag
         rows = replace(rows, columns=[as_lists(one)])
-    return rows, kind, listed
+    return rows, kind
 
 
-def _with_known(
-    manifest: Manifest, kind: Kind | None, classes: Sequence[str], listed: bool, skip_bad: bool
-) -> Manifest:
+def _with_known(manifest: Manifest, kind: Kind | None, classes: Sequence[str], skip_bad: bool) -> Manifest:
     """The rows with labels by the classes of a head; those of other classes are refused or left out.
 
     Raises:
@@ -214,8 +213,7 @@ def _with_known(
     """
     if manifest.target is None:
         raise DataError(f"{manifest.name}: rows without labels score nothing", do="name the label column with --label")
-    where = manifest.ids
-    target, bad = by_known_classes(manifest.target, kind or manifest.target.kind, classes, where, listed=listed)
+    target, bad = by_known_classes(manifest.target, kind or manifest.target.kind, classes, manifest.ids)
     return without(replace(manifest, target=target), bad, skip_bad=skip_bad)
 
 
@@ -370,11 +368,12 @@ def _target(
     return read_target(rows.columns, kind, ids), []
 
 
-def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> Manifest:
+def _without_unlabelled(manifest: Manifest, skip_bad: bool) -> Manifest:
     """Rows without any label are refused, or left out and recorded."""
-    missing = np.flatnonzero(~target.present)
-    if not len(missing):
+    target = manifest.target
+    if target is None or target.present.all():
         return manifest
+    missing = np.flatnonzero(~target.present)
     if not skip_bad:
         names = some([manifest.ids[row] for row in missing])
         raise DataError(

@@ -154,9 +154,10 @@ def file_content(path: str) -> bytes:
         raise MissingPathError(
             f"{printable(path)}: no such file", do="correct the path or leave the row out"
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: the path holds a NUL
         raise DataError(
-            f"{printable(path)}: cannot be read ({error.strerror or error})", do="check that it is a readable file"
+            f"{printable(path)}: cannot be read ({getattr(error, 'strerror', '') or error})",
+            do="check that it is a readable file",
         ) from error
 
 
@@ -304,7 +305,7 @@ class Arrays(_Numbered):
         return self.values[row]
 
     def content(self, row: int) -> bytes:
-        return array_content(self.values[row])
+        return array_content(self.values[row] + 0.0)  # −0 is 0, and so is its copy
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Arrays:
         index = _index(rows, len(self))
@@ -345,7 +346,7 @@ class Masks(Source):
 
     modality: Modality = "array"
 
-    def __init__(self, images: FileImages | EncodedImages) -> None:
+    def __init__(self, images: Source) -> None:
         self.images = images
 
     def __len__(self) -> int:

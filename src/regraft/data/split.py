@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regraft.data.manifest import PARTS, Manifest, Target
+from regraft.data.source import array_content
 from regraft.errors import DataError
 
 __all__ = ["duplicates", "fold_count", "folds", "holdout"]
@@ -152,7 +153,7 @@ def _differ(target: Target, rows: Sequence[int]) -> bool:
     present = target.present
     rows = [row for row in rows if present[row]]
     if target.masks is not None:
-        return len({target.masks.content(row) for row in rows}) > 1
+        return len({array_content(target.mask(row)) for row in rows}) > 1  # two files may hold the same classes
     if len(rows) < 2:
         return False
     values = target.values[rows]

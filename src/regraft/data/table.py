@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from regraft.data.cells import Column, read_cells
 from regraft.data.columns import in_order
-from regraft.data.labels import DECIMAL_COMMA, Column
+from regraft.data.labels import DECIMAL_COMMA
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
 from regraft.data.pixels import IMAGE_SUFFIXES
@@ -68,20 +69,38 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
                 f"the parts name the classes of {column.name!r} differently", do="write them with the same class names"
             )
         columns.append(replace(column, values=[v for rows in read for v in rows.columns[number].values]))
-    dense = None
-    if first.dense is not None:
-        masks = [rows.dense.masks for rows in read if rows.dense is not None]
-        dense = Dense(Joined(masks) if len(masks) > 1 else masks[0], first.dense.classes, first.dense.ignore)
-    grouped = first.groups is not None
+    dense = _one_dense([rows.dense for rows in read])
+    groups = [group for rows in read for group in rows.groups or ()]
+    if not all(piece.typed for piece in pieces):
+        groups = read_cells(Column(wish.group, groups)).values
     return Rows(
         inputs=first.inputs if len(read) == 1 else Joined(inputs),
         ids=[i for rows in read for i in rows.ids],
         columns=columns,
         split=[s for rows in read for s in rows.split],
-        groups=[g for rows in read for g in rows.groups or []] if grouped else None,
+        groups=groups if first.groups is not None else None,
         dense=dense,
         roles=first.roles,
     )
+
+
+def _one_dense(parts: Sequence[Dense | None]) -> Dense | None:
+    """The masks of all parts, one after the other.
+
+    Raises:
+        DataError: parts without, or with other names of classes or another value of unlabelled pixels.
+    """
+    said = ["no masks" if one is None else f"{', '.join(one.classes) or 'no names'}; {one.ignore}" for one in parts]
+    if any(one != said[0] for one in said):
+        raise DataError(
+            "the parts name the classes of masks, or the value of unlabelled pixels, differently",
+            got=" and ".join(dict.fromkeys(said)),
+            do="write them with the same metadata",
+        )
+    first = parts[0]
+    if first is None or len(parts) == 1:
+        return first
+    return replace(first, masks=Joined([dense.masks for dense in parts if dense is not None]))
 
 
 def near(name: str, names: Sequence[str]) -> str:
@@ -97,7 +116,8 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     inputs, ids = _inputs(piece, choice, several)
     split = [piece.part or "train"] * len(ids)
     if choice.split:
-        split = [part_of(v, f"{piece.name}, {i}") for v, i in zip(table[choice.split].to_pylist(), ids)]
+        cells = enumerate(table[choice.split].to_pylist())
+        split = [part_of(cell, f"{piece.name} row {row}", piece.part) for row, cell in cells]
     groups = table[choice.group].to_pylist() if choice.group else None
     dense, columns = None, []
     if len(choice.labels) == 1 and _encoded(table.schema.field(choice.labels[0]).type):
@@ -266,12 +286,18 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         ) from error
 
 
-def _folder_of(paths: Sequence[str], piece: Piece) -> Path:
-    """Where paths start from: the table's folder, or the working folder where no file is beside the table."""
+def _folder_of(paths: Sequence[str], piece: Piece, *, alone: bool = True) -> Path:
+    """Where paths start from: the table's folder, or the working folder where no file is beside the table.
+
+    Raises:
+        DataError: no file is there, and paths stand ``alone``: no row has an image otherwise.
+    """
     given = [path for path in paths if path]
     for root in (piece.root, Path()):
         if not given or any(os.path.exists(root / path) for path in given):
             return root
+    if not alone:
+        return piece.root
     raise DataError(
         f"{piece.name}: none of the files that it names is there",
         expected=f"paths that start from {os.path.abspath(piece.root)} or from the working folder",
@@ -314,24 +340,41 @@ def _are_paths(values: Sequence[str], name: str) -> bool:
     return name.lower() in PATHS or (images > 0 and 2 * images >= len(values)) or text_files(values)
 
 
-def _images(column: pa.ChunkedArray, piece: Piece) -> FileImages | EncodedImages:
-    """Hugging Face's image encoding: a struct of bytes and path, either of which may be missing."""
+def _images(column: pa.ChunkedArray, piece: Piece) -> Source:
+    """Hugging Face's image encoding: a struct of bytes and path, either of which may be missing in any row."""
     if not pa.types.is_struct(column.type):
         return EncodedImages(column, piece.name)
     flat = pc.struct_field(column, "bytes")
-    names = [column.type.field(i).name for i in range(column.type.num_fields)]
-    if flat.null_count == len(flat) and len(flat) and "path" in names:
-        paths = [path or "" for path in pc.struct_field(column, "path").to_pylist()]
-        if any(paths):
-            root = _folder_of(paths, piece)
-            return FileImages(root / path for path in paths)
-    return EncodedImages(flat, piece.name)
+    if column.type.get_field_index("path") < 0:
+        return EncodedImages(flat, piece.name)
+    named = pc.struct_field(column, "path").to_pylist()
+    held = np.array([has or not path for has, path in zip(flat.is_valid().to_pylist(), named)], dtype=bool)
+    if held.all():  # a row that has neither is an empty image
+        return EncodedImages(flat, piece.name)
+    paths = [path for path, has in zip(named, held) if not has]
+    root = _folder_of(paths, piece, alone=not held.any())
+    files = FileImages(root / path for path in paths)
+    if not held.any():
+        return files
+    encoded = EncodedImages(flat.filter(pa.array(held)), piece.name, np.flatnonzero(held))
+    return Joined([encoded, files], np.stack([~held, np.where(held, held.cumsum(), (~held).cumsum()) - 1], axis=1))
 
 
 def _dense(piece: Piece, name: str) -> Dense:
-    metadata = {key.decode(): value for key, value in (piece.table.schema.metadata or {}).items()}
-    names = tuple(str(item) for item in json.loads(metadata.get("mask_classes", b"[]")))
-    return Dense(Masks(_images(piece.table[name], piece)), names, int(metadata.get("ignore_index", b"-1")))
+    metadata = piece.table.schema.metadata or {}
+    written, ignore = metadata.get(b"mask_classes", b"[]"), metadata.get(b"ignore_index", b"-1")
+    try:
+        classes, void = json.loads(written), int(ignore)
+        if not isinstance(classes, list):
+            raise ValueError("no list")
+    except ValueError as error:
+        raise DataError(
+            f"{piece.name}: what the metadata say of masks cannot be read",
+            expected='mask_classes such as ["sky", "road"] and ignore_index, a whole number',
+            got=f"{written.decode(errors='replace')} and {ignore.decode(errors='replace')}",
+            do="write it again",
+        ) from error
+    return Dense(Masks(_images(piece.table[name], piece)), tuple(map(str, classes)), void)
 
 
 def _class_names(table: pa.Table, name: str) -> tuple[str, ...]:

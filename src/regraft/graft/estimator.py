@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from regraft.data import Kind, Target, checked, scan
 from regraft.data.arrays import array_of, one_or_many
-from regraft.data.labels import plain
+from regraft.data.cells import plain
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.files import digest

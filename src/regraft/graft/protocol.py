@@ -196,11 +196,9 @@ def _check_outer(fit: _Labels, count: int, seed: int) -> None:
             raise DataError(
                 f"{fit.name}: {found} too few to score by cross-validation", expected="at least 3 groups", do=do
             )
-        single = [
-            name
-            for code, name in enumerate(target.classes)
-            if target.values.ndim == 1 and len(np.unique(groups[target.values == code])) == 1
-        ]
+        held = [groups[target.values == code] for code in range(len(target.classes)) if target.values.ndim == 1]
+        # a class of one row is scored by heads that have not seen it, with groups as without
+        single = [name for name, mine in zip(target.classes, held) if len(mine) > 1 and len(np.unique(mine)) == 1]
         if single:
             raise DataError(
                 f"{fit.name}: all rows of class {single[0]!r} are in one group, too few to score by cross-validation",

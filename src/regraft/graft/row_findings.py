@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -30,8 +29,8 @@ def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") ->
             "warning",
             len(seen["across"]),
             "inputs",
-            detail=f"The same {same} are in training rows and in rows that score: {_few(manifest, seen['across'])}",
-            advice="Remove them from the training part: they make the score look better than it is.",
+            detail=f"The same {same} are in rows of several splits: {_few(manifest, seen['across'])}",
+            advice="Remove them from all splits but the one that scores: they make the score look better than it is.",
         )
     copied = manifest.groups == names
     if seen["crossing_groups"] and not (copied and seen["across"]):
@@ -55,16 +54,7 @@ def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") ->
             detail=f"Identical {same.rstrip(',')}, different labels: {_few(manifest, seen['conflicting'])}",
             advice="Look at them and keep the right label.",
         )
-    yield from _kept_together(manifest, names, more)
-
-
-def _kept_together(manifest: Manifest, names: Sequence[str], more: str) -> Iterator[Finding]:
-    """Copies within a split, which are in one group whether or not groups were given."""
-    rows_of = defaultdict[tuple[str, str], list[int]](list)
-    for row, place in enumerate(zip(manifest.split, names)):
-        rows_of[place].append(row)
-    repeated = [rows for rows in rows_of.values() if len(rows) > 1]
-    if repeated:
+    if repeated := sorted(rows for sets in seen["within"].values() for rows in sets):  # copies within a split
         yield Finding(
             "rows-kept-together",
             f"{counted(len(repeated), 'input stands', 'inputs stand')} in several rows; no fold parts them.",

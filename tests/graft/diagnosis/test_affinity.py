@@ -10,6 +10,7 @@ from tests.features.toy import toy_manifest, toy_network
 
 from regraft.errors import RecipeError
 from regraft.graft import Options, adapt, diagnose
+from regraft.graft.alike import together
 from regraft.graft.diagnosis.affinity import _trained, finding, scored_apart
 
 
@@ -48,7 +49,7 @@ def test_it_is_the_difference_of_two_runs_on_the_test_split(options):
 def test_without_a_split_a_fifth_scores_and_copies_stay_together():
     manifest = toy_manifest(40)
     assert scored_apart(manifest, 0).split.count("test") == 8
-    twice = scored_apart(manifest.take(np.repeat(np.arange(40), 2)), 0)
+    twice = scored_apart(together(None, manifest.take(np.repeat(np.arange(40), 2))), 0)
     parts = np.array(twice.split).reshape(40, 2)
     assert (parts[:, 0] == parts[:, 1]).all()
     assert set(twice.split) == {"train", "test"}

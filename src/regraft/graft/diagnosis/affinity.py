@@ -11,7 +11,6 @@ import numpy as np
 from regraft.data import Manifest, holdout
 from regraft.diagnose.transfer.affinity import affinity
 from regraft.errors import DataError, RecipeError
-from regraft.graft.diagnosis.probing import copies
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.protocol import FRACTION
@@ -72,9 +71,8 @@ def measured(
 
 
 def scored_apart(rows: Manifest, seed: int) -> Manifest:
-    """The rows, those that score called the test split: so the final network need not be trained on them, too."""
-    if rows.groups is None and copies(rows):
-        rows = replace(rows, groups=rows.hashes)
+    """The rows, copies of which are in one group, with those that score called the test split: so the final network
+    need not be trained on them, too."""
     parts = np.array(rows.split)
     if not (parts == "test").any():
         held = parts == "validation"

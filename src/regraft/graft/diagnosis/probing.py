@@ -23,7 +23,7 @@ from regraft.network import Network, Preprocess
 from regraft.record import Finding, Ledger
 from regraft.wording import some
 
-__all__ = ["EMBEDDING", "PROBE", "copies", "looked_at", "probing", "remarks", "values_of"]
+__all__ = ["EMBEDDING", "PROBE", "looked_at", "probing", "remarks", "values_of"]
 
 EMBEDDING, LOGITS = "embedding", "logits"
 PROBE = Recipe("probe", "linear probe on the last layer", (Features(Taps((EMBEDDING,), (None,)), ("none",)), Solve()))
@@ -80,11 +80,6 @@ def remarks(ready: Prepared, reader: Preprocess | None = None) -> tuple[Finding,
     """What is said of the rows that scores of features rest on: some are repeated, lack labels, or are dark."""
     rows = ready.fit
     return (*_repeats(rows, reader or ready.network.preprocess), *_partly_labelled(rows), *few_levels(rows))
-
-
-def copies(rows: Manifest) -> int:
-    """How many rows repeat another."""
-    return len(rows) - len(set(rows.hashes))
 
 
 def _repeats(rows: Manifest, reader: Preprocess) -> tuple[Finding, ...]:
