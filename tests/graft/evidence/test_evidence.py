@@ -343,7 +343,8 @@ def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said
         "segmentation": np.array([[5, 1, 0], [3, 0, 2]]),
     }.get(kind, np.array([0, 1, 2]))
     response, headline = Response.of(kind, names, np.array(scored)), SimpleNamespace(metric=metric)
-    main = SimpleNamespace(response=response, probabilities=torch.zeros(len(scored), 3), headline=headline)
+    predicted = torch.diag_embed(response.values) if kind == "segmentation" else torch.zeros(response.values.shape)
+    main = SimpleNamespace(response=response, probabilities=predicted, headline=headline)
     fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
     found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
     assert [finding.code for finding in found] == ["unscored-classes"] * len(said)
@@ -382,7 +383,8 @@ def test_what_a_mean_makes_of_what_is_absent_is_said_as_it_is(kind, metric, colu
     counted_as = {("f1", "none"): 0, ("miou", "none"): 0, ("map", "all"): 1}.get((metric, column))
     value = others if counted_as is None else (2 * others + counted_as) / 3
     fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
-    main = SimpleNamespace(response=response, headline=SimpleNamespace(metric=metric))
+    headline = SimpleNamespace(metric=metric)
+    main = SimpleNamespace(response=response, probabilities=torch.from_numpy(said), headline=headline)
     found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
     if (metric, column) == ("f1", "all"):  # as of any label
         assert not found
