@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
+from tests.graft.frozen.test_selected import columns, figure
 
 from regraft.data import Target, scan
 from regraft.data.loose import FileTexts
@@ -615,3 +616,14 @@ def test_a_run_on_the_first_of_two_outputs_says_so(tmp_path):
         network = from_module(kind(*layers), ArrayPreprocess((4,)))
         run = adapt((x, y), network, method="probe", cache=tmp_path)
         assert [found.code for found in run.record.findings].count("first-output-read") == times
+
+
+@pytest.mark.parametrize(("kept", "said"), [(True, set()), (False, {"early-layers-chosen", "selection-saves-little"})])
+def test_a_choice_of_features_is_read_as_one_of_a_trained_network_where_a_training_is_kept(kept, said, monkeypatch):
+    """Also one that was to judge: where head probing on all rows diverges, no training is the final one."""
+    monkeypatch.setattr(findings, "_CHECKS", (findings._own,))
+    monkeypatch.setattr(findings, "no_better_than_constant", lambda context: False)
+    chosen = figure(columns=columns(early=[0, 1, 2], late=[0]))
+    figures = {"selection": chosen, "training": {"runs": [{"role": "twin", "kept": kept}]}}
+    found = check(Context(None, 0, None, SimpleNamespace(head=SimpleNamespace(findings=list)), figures))
+    assert {finding.code for finding in found} - {"features-kept", "low-level-target"} == said
