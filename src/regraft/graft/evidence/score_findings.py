@@ -289,7 +289,7 @@ def _fit(context: Context) -> Iterator[Finding]:
             ece.value,
             "ECE",
             detail=f"Calibrated probabilities would seem to be off by {100 * main.calibrated[0]:.0f} to "
-            f"{100 * main.calibrated[1]:.0f} points on so few rows.",
+            f"{100 * main.calibrated[1]:.0f} points on these rows.",
             advice="Do not read the probabilities as error rates. Few labels, wrong ones, and rows unlike the "
             "training rows can be the reason.",
         )
