@@ -12,7 +12,7 @@ from torch import nn
 
 from regraft.data import scan, with_columns
 from regraft.errors import DataError, ModelError
-from regraft.graft import Options, adapt, load_artifact, score_on
+from regraft.graft import Options, Scope, adapt, diagnose, head_exchange, load_artifact, score_on
 from regraft.network import ArrayPreprocess, from_module
 
 NAMES = ("a", "b", "c", "d")
@@ -86,6 +86,26 @@ def test_scores_go_by_name(run):
     done, _, _ = run
     plain, turned = (score_on(done.adapted, table(names, seed=1)) for names in (NAMES, NAMES[::-1]))
     np.testing.assert_array_equal(plain.scored.probabilities, turned.scored.probabilities)
+
+
+def test_exchanged_heads_go_by_name(run):
+    models = [run[0].adapted, run[0].adapted]
+    plain, turned = (head_exchange(models, scan(table(names, seed=1))) for names in (NAMES, NAMES[::-1]))
+    assert turned.equal(plain)
+
+
+def test_diagnoses_of_a_run_go_by_its_names_and_a_source_by_those_of_the_target(run, tmp_path: Path):
+    _, network, options = run
+    adapt(table(), network, method="lp-ft", steps=2, lr=0.01, cache=options.cache).save(tmp_path / "run", embed=False)
+    trained, sourced = [], []
+    for names in (NAMES, NAMES[::-1]):
+        shared = {"scope": Scope(rows=24, top=2, points=3), "options": options}
+        record = diagnose(table(names), network, run=tmp_path / "run", checks=("curvature",), **shared)
+        trained.append([record.figures["curvature"]["subjects"][0][key] for key in ("loss", "eigenvalues")])
+        record = diagnose(table(), network, source=table(names, seed=1), checks=("feasibility",), **shared)
+        sourced.append(record.figures["feasibility"]["gradient"]["value"])
+    assert trained[1] == trained[0]
+    assert sourced[1] == sourced[0]
 
 
 def test_what_else_a_table_holds_is_left_aside(run, tmp_path: Path):

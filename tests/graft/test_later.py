@@ -204,6 +204,50 @@ def test_a_mean_over_other_classes_is_not_compared(run):
     assert "from there" in accuracy.title
 
 
+@pytest.mark.parametrize("metric", ["f1", "balanced-accuracy", "roc-auc", "map"])
+def test_a_mean_of_the_run_over_other_classes_is_not_compared(run, metric):
+    """Where the run scored rows without a class; where both do, they are compared if both take it alike."""
+    x, y = toy_arrays(60, seed=5)
+    some = y != "class 0"
+    first, *others = run.record.figures["classes"]
+    scores = {"validation": replace(run.record.headline, metric=metric)}
+
+    def of_run(precision):
+        lacking = [{**first, "rows": 0, "recall": None, "precision": precision}, *others]
+        return replace(run.record, scores=scores, figures={"classes": lacking})
+
+    (found,) = beside(run.score_on((x, y), metric=metric), of_run(None))
+    assert "is a mean over other classes, and not compared" in found.title
+    assert found.detail == "The run's rows leave out class 0."
+    later = run.score_on((x[some], y[some]), metric=metric)
+    named = later.scored.probabilities.argmax(1).eq(0).any()  # F1 then counts it as 0, else not at all
+    (alike,) = beside(later, of_run(0.0 if named else None))
+    assert "from there" in alike.title
+    (unlike,) = beside(later, of_run(None if named else 0.0))
+    assert ("from there" in unlike.title) == (metric != "f1")
+    if metric == "f1":
+        assert unlike.detail == "Neither tells of class 0, which one of the means counts."
+
+
+def test_a_mean_over_labels_that_do_not_vary_is_not_compared(tmp_path):
+    """F1 alone tells of a label that every row has; of rows, not of labels, others are means."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, (90, 3))
+    x += 2 * y[:, :, None, None]
+    run = regraft.adapt((x[:60], y[:60]), toy_network(), method="probe", cache=tmp_path, folds=3)
+    for metric in ("map", "balanced-accuracy", "roc-auc", "f1", "accuracy"):
+        record = replace(run.record, scores={"validation": replace(run.record.headline, metric=metric)})
+        for value in (0, 1, None):
+            later = y[60:].copy()
+            if value is not None:
+                later[:, 0] = value
+            (found,) = beside(run.score_on((x[60:], later), metric=metric), record)
+            if value is None or metric == "accuracy" or (metric, value) == ("f1", 1):
+                assert "from there" in found.title, (metric, value)
+            else:
+                assert found.detail == "These rows leave out y0.", (metric, value)
+
+
 def test_copies_are_no_independent_evidence(run):
     x, y = toy_arrays(60, seed=5)
     once = run.score_on((x, y)).score

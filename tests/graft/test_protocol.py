@@ -173,8 +173,9 @@ def test_the_scaling_is_chosen_by_the_inner_folds():
     assert sum(c.chosen for c in tried) == 1
     assert next(c for c in tried if c.chosen).score == max(c.score for c in tried)
     assert {c.name for c in tried} == {
-        f"{form}{s}" for form in ("ridge", "logistic") for s in ("", ", root", ", root-unit")
+        f"{form}{s}" for form in ("ridge", "logistic") for s in ("", ", unit", ", root", ", root-unit")
     }
+    assert len({(c.name, c.strength) for c in tried}) == len(tried)  # those of two scalings are no two scores of one
 
 
 def test_shared_kernels_change_nothing():

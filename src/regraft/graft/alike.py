@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from regraft.data import Manifest
 from regraft.network.preprocess import Preprocess
 
-__all__ = ["contents", "together"]
+__all__ = ["contents", "joined", "together"]
 
 
 def together(preprocess: Preprocess | None, manifest: Manifest) -> Manifest:
@@ -25,12 +25,12 @@ def together(preprocess: Preprocess | None, manifest: Manifest) -> Manifest:
         return manifest
     if manifest.groups is None:
         return replace(manifest, groups=names)
-    joined = _joined(manifest.groups, names)
-    return manifest if joined == manifest.groups else replace(manifest, groups=joined)
+    groups = joined(manifest.groups, names)
+    return manifest if groups == manifest.groups else replace(manifest, groups=groups)
 
 
-def _joined(groups: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The name of the first of the groups that are joined, by row."""
+def joined(groups: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Groups of rows, those that share one of the names in one: the name of the first of them, by row."""
     group_names, of_group = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
     _, of_name = np.unique(np.asarray(names, dtype=object), return_inverse=True)
     count = len(group_names) + int(of_name.max()) + 1

@@ -32,13 +32,11 @@ class Later:
         rows: the rows that were scored.
         scored: their predictions beside their labels, and every score.
         names: what tells the rows apart, such as the canonical way of writing a molecule.
-        ignore: the value without a label of the masks that the head was solved on; -1: none.
     """
 
     rows: Manifest
     scored: Scored
     names: tuple[str, ...]
-    ignore: int
 
     def __repr__(self) -> str:
         return f"Later({self.score})"
@@ -120,4 +118,4 @@ def score_on(
         protocol=f"{rows.name}, its test split" if "test" in rows.split else rows.name,
         spread=spread,
     )
-    return Later(rows, found, contents(adapted.network.preprocess, rows), adapted.ignore)
+    return Later(rows, found, contents(adapted.network.preprocess, rows))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan
+from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan, with_columns
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Passing, Plan, Store, find, map_plan, plan, sweep, whole_images
 from regraft.graft.adapted.model import check_modality, readable
@@ -86,12 +86,14 @@ def prepare(
     ledger: Ledger | None = None,
     progress: Progress | None = None,
     reader: Preprocess | None = None,
+    numbers: Sequence[str] = (),
     **columns: Any,
 ) -> Prepared:
     """Scan the rows, load the backbone, plan the blocks: everything that comes before the pass.
 
-    ``reader`` says which rows are one input, by default the backbone's own preprocessing; ``columns`` (kind, label,
-    group, input, ignore) go to :func:`regraft.data.scan`.
+    ``reader`` says which rows are one input, by default the backbone's own preprocessing; ``numbers`` are the columns
+    of a table in their order, by default its own; ``columns`` (kind, label, group, input, ignore) go to
+    :func:`regraft.data.scan`.
 
     Raises:
         DataError, MissingPathError, ModelError, TapError, RecipeError: the user's mistakes, in a sentence.
@@ -103,7 +105,7 @@ def prepare(
     check_instruments(recipe, options)
     with ledger.stage("data"):
         manifest = scan(data, skip_bad=options.skip_bad, progress=_stage(progress, "inspect"), **columns)
-        manifest, unlabelled = _labelled(manifest)
+        manifest, unlabelled = _labelled(with_columns(manifest, numbers))
         if options.limit is not None:
             manifest = _limited(manifest, options.limit, options.seed)
         metric = choose_metric(options, manifest.labels.kind)

@@ -339,6 +339,31 @@ def test_where_the_final_training_is_given_up_the_one_that_is_kept_is_shown() ->
     assert "On held-out rows its twin reached 50.0 %." in plain(view.lead)
 
 
+def test_where_the_final_training_cannot_begin_the_one_that_is_kept_is_shown() -> None:
+    """As where head probing diverges on all rows: no training is the final one."""
+    _, twin, *others = chosen_samples.training()["runs"]
+    figure = {"runs": [{**twin, "kept": True}, *({**run, "kept": False} for run in others)], "rows": 48}
+    record = replace(samples.minimal(), figures={"training": {**figure, "metric": "accuracy"}})
+    assert training.given_up(record)
+    assert "This is the training on 48 rows that is kept: that on all was given up." in plain(
+        training.training(record).lead
+    )
+
+
+def test_where_the_backbone_stays_as_it_is_no_training_is_the_models() -> None:
+    _, *tried = chosen_samples.training()["runs"]
+    runs = [{**run, "kept": False} for run in tried]
+    view = training.training(replace(samples.minimal(), figures={"training": {"runs": runs, "metric": "accuracy"}}))
+    said = plain(view.lead)
+    assert said.startswith(
+        "No training is kept: the backbone stays as it is. The best: lr 0.003, tau 16, 500 steps, 20 epochs. "
+    )
+    assert not any(trial.final for trial in view.trials)
+    assert not training.given_up(replace(samples.minimal(), figures={"training": {"runs": runs}}))
+    view = training.training(replace(samples.minimal(), figures={"training": {"runs": runs[:1]}}))
+    assert "stays as it is. Tried: lr 0.003, tau 16, " in plain(view.lead)
+
+
 def test_a_lower_metric_is_best_at_its_lowest() -> None:
     epochs = [{"epoch": i + 1, "loss": 1.0, "train": None, "validation": v} for i, v in enumerate((5.0, 2.0, 3.0))]
     figure = {"runs": [{"name": "", "role": "final", "steps": 3, "status": "completed", "epochs": epochs}]}

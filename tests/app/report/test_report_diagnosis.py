@@ -338,6 +338,8 @@ def test_what_is_no_unit_stands_before_its_number() -> None:
     assert shown("×") == "0.041 ×"
     assert shown("pairs", 3) == "3 pairs"
     assert shown("per place", -0.2) == "−0.200 per place"
+    assert shown("of the training rows", 1.0) == "100 % of the training rows"
+    assert shown("of the depth", 0.4, low=0.0, high=1.0) == "40.0 % of the depth (0 to 100)"
 
 
 def test_passes_and_operations_are_called_those_of_the_features() -> None:

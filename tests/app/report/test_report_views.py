@@ -11,6 +11,7 @@ import pytest
 from tests.app.report import samples
 
 from regraft.app.report import classes, cost, facts, layers, read, scores
+from regraft.app.report.measures import measure
 from regraft.app.report.page import page
 from regraft.app.report.reliability import reliability
 from regraft.app.report.render import render
@@ -64,6 +65,21 @@ def test_verdict_calls_selection_optimistic() -> None:
 def test_verdict_of_each_metric(metric: str, value: float, claim: str) -> None:
     score = Score(metric, value, math.nan, math.nan, "", 1, protocol="test split")
     assert sentence(only(score)) == f"On 1 test row, the probe head on b {claim}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "each"),
+    [("multilabel", ", label by label"), ("segmentation", ", pixel by pixel"), ("multiclass", ""), (None, "")],
+)
+def test_an_accuracy_says_what_it_counts(kind: str | None, each: str) -> None:
+    score = Score("accuracy", 0.5, math.nan, math.nan, "", 9, protocol="test split")
+    assert sentence(only(score, task={"kind": kind})).endswith(f"is right 50.0 % of the time{each}.")
+    assert sentence(only(replace(score, metric="r2"), task={"kind": kind})).endswith("explains 50.0 % of the variance.")
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "f1", "map", "nll"])
+def test_metrics_that_take_several_labels_one_by_one_say_so(metric: str) -> None:
+    assert "label" in measure(metric).meaning
 
 
 def test_verdict_without_a_score() -> None:

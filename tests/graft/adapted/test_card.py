@@ -21,8 +21,13 @@ FACTS = {
         ("gradient", {}, "on activations and gradients of the frozen backbone"),
         ("tangent-gp", {}, "on activations and gradients of the frozen backbone"),
         ("finetune", {"training": {"runs": []}}, "trained by regraft together with the backbone's weights"),
+        (
+            "head2toe-ft-plus", {"training": {"runs": [{"kept": False}, {"kept": True}]}},
+            "trained by regraft together with the backbone's weights",
+        ),
+        ("head2toe-ft-plus", {"training": {"runs": [{"kept": False}] * 2}}, "solved by regraft on frozen features"),
     ],
-)
+)  # fmt: skip
 def test_the_card_tells_frozen_heads_from_trained_ones(method, figures, said):
     card = model_card(Record(verb="adapt", status="completed", method=method, scores={}, figures=figures, **FACTS))
     assert said in card

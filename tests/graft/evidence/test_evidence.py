@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
+from tests.graft.frozen.test_selected import columns, figure
 
 from regraft.data import Target, scan
 from regraft.data.loose import FileTexts
@@ -343,7 +344,8 @@ def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said
         "segmentation": np.array([[5, 1, 0], [3, 0, 2]]),
     }.get(kind, np.array([0, 1, 2]))
     response, headline = Response.of(kind, names, np.array(scored)), SimpleNamespace(metric=metric)
-    main = SimpleNamespace(response=response, probabilities=torch.zeros(len(scored), 3), headline=headline)
+    predicted = torch.diag_embed(response.values) if kind == "segmentation" else torch.zeros(response.values.shape)
+    main = SimpleNamespace(response=response, probabilities=predicted, headline=headline)
     fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
     found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
     assert [finding.code for finding in found] == ["unscored-classes"] * len(said)
@@ -382,7 +384,8 @@ def test_what_a_mean_makes_of_what_is_absent_is_said_as_it_is(kind, metric, colu
     counted_as = {("f1", "none"): 0, ("miou", "none"): 0, ("map", "all"): 1}.get((metric, column))
     value = others if counted_as is None else (2 * others + counted_as) / 3
     fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
-    main = SimpleNamespace(response=response, headline=SimpleNamespace(metric=metric))
+    headline = SimpleNamespace(metric=metric)
+    main = SimpleNamespace(response=response, probabilities=torch.from_numpy(said), headline=headline)
     found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
     if (metric, column) == ("f1", "all"):  # as of any label
         assert not found
@@ -431,7 +434,7 @@ def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headl
     assert [finding.code for finding in found] == (["poorly-calibrated"] if said else [])
     if said:
         assert found[0].value == value
-        assert "off by 3 to 15 points" in found[0].detail
+        assert found[0].detail.endswith("off by 3 to 15 points on these rows.")  # however many
 
 
 @pytest.mark.parametrize(
@@ -613,3 +616,14 @@ def test_a_run_on_the_first_of_two_outputs_says_so(tmp_path):
         network = from_module(kind(*layers), ArrayPreprocess((4,)))
         run = adapt((x, y), network, method="probe", cache=tmp_path)
         assert [found.code for found in run.record.findings].count("first-output-read") == times
+
+
+@pytest.mark.parametrize(("kept", "said"), [(True, set()), (False, {"early-layers-chosen", "selection-saves-little"})])
+def test_a_choice_of_features_is_read_as_one_of_a_trained_network_where_a_training_is_kept(kept, said, monkeypatch):
+    """Also one that was to judge: where head probing on all rows diverges, no training is the final one."""
+    monkeypatch.setattr(findings, "_CHECKS", (findings._own,))
+    monkeypatch.setattr(findings, "no_better_than_constant", lambda context: False)
+    chosen = figure(columns=columns(early=[0, 1, 2], late=[0]))
+    figures = {"selection": chosen, "training": {"runs": [{"role": "twin", "kept": kept}]}}
+    found = check(Context(None, 0, None, SimpleNamespace(head=SimpleNamespace(findings=list)), figures))
+    assert {finding.code for finding in found} - {"features-kept", "low-level-target"} == said

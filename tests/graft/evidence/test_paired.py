@@ -78,12 +78,14 @@ def test_rows_of_a_group_are_drawn_together():
 
 
 def test_groups_that_one_run_knows_hold_for_both_in_either_order():
+    """Also where the other one knows nothing but that a row is the copy of another."""
     random = np.random.default_rng(0)
     truth = np.tile(random.integers(0, 2, 12), 5).astype(str)
     names = [np.where(np.tile(random.random(12) < share, 5), truth, "2") for share in (0.5, 0.9)]
     groups = [f"g{i}" for i in range(12)] * 5
     (both,) = pairs([said(run, truth, x, groups=groups) for run, x in zip(("one", "two"), names)])
-    for told in ((groups, ()), ((), groups)):
+    copies = ["copy" if row in (0, 12) else f"row {row}" for row in range(60)]
+    for told in ((groups, ()), ((), groups), (groups, copies), (copies, groups)):
         (pair,) = pairs([said(run, truth, x, groups=g) for run, x, g in zip(("one", "two"), names, told)])
         assert pair == both
 

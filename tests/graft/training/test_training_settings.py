@@ -254,7 +254,7 @@ def test_where_only_head_probing_on_all_rows_diverges_the_twin_is_kept(tmp_path,
     twin_rows = head.model.predict_proba(toy_manifest(60).take(head.held_out().rows)).probabilities
     np.testing.assert_allclose(twin_rows, head.held_out().probabilities.numpy(), atol=1e-6)
     runs = head.figures(problem(toy_manifest(60), tmp_path), None)["training"]["runs"]
-    assert [run["kept"] for run in runs] == [True, *([False] * (len(runs) - 1))]
+    assert [(run["role"], run["kept"]) for run in runs] == [("twin", True), *([("candidate", False)] * (len(runs) - 1))]
 
 
 @pytest.mark.parametrize("refit", [None, Refit(Features(LAST.taps, ("unit",)), Solve(("ridge",), (1e-1,)))])

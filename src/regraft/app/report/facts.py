@@ -154,12 +154,14 @@ def _note(finding: Finding) -> Note:
     if value is not None:
         if value == 1 and _MANY.fullmatch(unit):
             unit = unit.removesuffix("es" if unit == "classes" else "s")
-        body = words.count(value) if value == int(value) and abs(value) < 1e7 else words.decimal(value)
+        share = unit.startswith("of the ")
+        whole = value == int(value) and abs(value) < 1e7
+        body = words.percent(value) if share else words.count(value) if whole else words.decimal(value)
         if _QUANTITY.search(unit):  # "2/λ = 0.041": behind a number a formula would read as more of it
             shown = f"{unit}{words.NBSP}={words.NBSP}{body}"
         else:
             shown = body + (f"{words.NBSP}{unit}" if unit else "")
-        spread = words.interval(low, high, "decimal")
+        spread = words.interval(low, high, "percent" if share else "decimal")
         shown += f" ({spread})" if spread else ""
     return Note(
         code=read.text(finding.code),

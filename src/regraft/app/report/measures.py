@@ -48,16 +48,21 @@ class Measure:
 
 _MEASURES = {
     "accuracy": Measure(
-        "Accuracy", "is right", "of the time", "percent", meaning="share of rows (with masks: of pixels) named right"
+        "Accuracy",
+        "is right",
+        "of the time",
+        "percent",
+        meaning="share of rows (with masks: of pixels; of several labels: of labels) named right",
     ),
     "balanced-accuracy": Measure(
         "Balanced accuracy",
         "reaches a balanced accuracy of",
         form="percent",
-        meaning="recall, averaged over the classes, so that rare classes count as much as common ones",
+        meaning="recall, averaged over the classes, so that rare classes count as much as common ones (of several "
+        "labels: over rows with each and rows without)",
     ),
     "f1": Measure(
-        "F1", "reaches an F1 of", meaning="harmonic mean of precision and recall, mean over the classes (macro)"
+        "F1", "reaches an F1 of", meaning="harmonic mean of precision and recall, mean over classes or labels (macro)"
     ),
     "roc-auc": Measure(
         "ROC AUC",
@@ -68,7 +73,8 @@ _MEASURES = {
     "map": Measure(
         "Mean average precision",
         "reaches a mean average precision of",
-        meaning="area under the precision-recall curve, averaged over the labels",
+        meaning="area under the precision-recall curve, averaged over classes or labels (of two classes: that of the "
+        "second)",
     ),
     "miou": Measure(
         "Mean IoU",
@@ -111,7 +117,7 @@ _MEASURES = {
         "has a log loss of",
         better="lower",
         high=None,
-        meaning="surprise per row in nats; punishes confident mistakes",
+        meaning="surprise per row (of several labels: per label) in nats; punishes confident mistakes",
     ),
     "ece": Measure(
         "Calibration error (ECE)",

@@ -59,7 +59,7 @@ class Training:
 def given_up(record: Record) -> bool:
     """Whether the training on all rows was given up and the model is that of an earlier one."""
     runs = read.rows(read.mapping(record.figures.get("training")).get("runs"))
-    return any(run.get("role") == "final" and run.get("kept") is False for run in runs)
+    return any(run.get("kept") is (run.get("role") != "final") for run in runs)
 
 
 def training(record: Record) -> Training | None:
@@ -72,15 +72,16 @@ def training(record: Record) -> Training | None:
     begun = [run for run in runs if _epochs(run)]
     # of records that do not say which training is kept, the final one
     first = max(begun, key=lambda run: (read.flag(run.get("kept")), run.get("role") == "final"))
+    stays = all(run.get("kept") is False for run in runs)
     judged = _judged(first, runs)
     keys = ("train", "validation") if _best(judged, shown) else ("train",)
-    trials = tuple(_trial(run, shown, run is first) for run in runs)
+    trials = tuple(_trial(run, shown, run is first and not stays) for run in runs)
     graphs = (
         _curve("Score by epoch", first, judged, runs, keys, shown.label, shown.tick, shown.write, _better(shown)),
         _curve("Loss by epoch", first, judged, runs, ("loss",), "Loss", words.short, words.decimal, None),
     )
     return Training(
-        lead=_lead(first, judged, runs, shown, read.number(figure.get("rows")) if given_up(record) else None),
+        lead=_lead(first, judged, runs, shown, read.number(figure.get("rows")) if given_up(record) else None, stays),
         graphs=tuple(graph for graph in graphs if graph is not None),
         trials=trials,
         compared=len(trials) > 1,
@@ -119,15 +120,17 @@ def _lead(
     runs: Sequence[Mapping[str, Any]],
     shown: Measure,
     fewer: float | None,
+    stays: bool,
 ) -> str:
-    """``fewer`` are the rows of the training that is kept where that on all was given up."""
+    """``fewer`` are the rows of the training that is kept where that on all was given up; where the backbone ``stays``
+    as it is, none is."""
     name, steps = read.text(first.get("name")), read.number(first.get("steps"))
-    parts = [f"Chosen: {name}" if name and len(runs) > 1 else f"Trained with {name}" if name else "Trained"]
+    parts = [_opening(name, len(runs) > 1, stays)]
     if steps:
         parts.append(f"{words.plural(steps, 'step')}")
     epochs = len(_epochs(first))
     parts.append(words.plural(epochs, "epoch"))
-    sentence = ", ".join(parts) + "."
+    sentence = ("No training is kept: the backbone stays as it is. " if stays else "") + ", ".join(parts) + "."
     if fewer is not None:
         sentence += f" This is the training on {words.plural(fewer, 'row')} that is kept: that on all was given up."
     score = read.number(judged.get("score"))
@@ -143,6 +146,14 @@ def _lead(
     if len(runs) > 1 and total:
         sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
     return sentence
+
+
+def _opening(name: str, several: bool, stays: bool) -> str:
+    if not name:
+        return "Trained"
+    if stays:
+        return f"The best: {name}" if several else f"Tried: {name}"
+    return f"Chosen: {name}" if several else f"Trained with {name}"
 
 
 def _curve(

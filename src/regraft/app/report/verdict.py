@@ -65,6 +65,8 @@ class Protocol:
         return f"On {words.plural(rows, self.row) if rows else f'the {self.row}s'}{self.told}"
 
 
+_EACH = {"multilabel": ", label by label", "segmentation": ", pixel by pixel"}
+"""What an accuracy counts where it is not rows."""
 _CHOSE = "These rows also chose the settings, so the score is optimistic. Keep a test split apart for an honest one."
 _INNER = Protocol(
     "inner",
@@ -151,7 +153,8 @@ def verdict(record: Record) -> tuple[Piece, ...]:
         Piece(shown.write(value), strong=True),
     ]
     if shown.after:
-        pieces.append(Piece(f" {shown.after}"))
+        each = _EACH.get(read.text(read.mapping(record.task).get("kind")), "") if shown.label == "Accuracy" else ""
+        pieces.append(Piece(f" {shown.after}{each}"))
     spread = words.interval(read.number(score.low), read.number(score.high), shown.form)
     if spread:
         pieces.append(Piece(f" (95{words.NBSP}% interval {spread})"))

@@ -72,7 +72,8 @@ def _named(model: Mapping[str, Any]) -> str:
 
 
 def _made(record: Record) -> str:
-    if "training" in record.figures:
+    runs = record.figures.get("training", {}).get("runs", ())  # none is kept where the backbone stays as it is
+    if "training" in record.figures and not (runs and all(run.get("kept") is False for run in runs)):
         return "trained by regraft together with the backbone's weights"
     if record.method in ("gradient", "tangent-gp"):
         return "solved by regraft on activations and gradients of the frozen backbone"

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from regraft.data import with_columns
 from regraft.diagnose.checks.check import Case
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import read_json
@@ -70,7 +71,8 @@ def case_of_run(
         _check_classes(ready, adapted, name)
         check_modality(adapted.network, rows)
         network = _with_last_layer(adapted, folder, unit)
-        subject, record = subject_of(name, network, rows, scope, options, unit), Record.load(folder)
+        own, record = with_columns(rows, adapted.columns), Record.load(folder)
+        subject = subject_of(name, network, own, scope, options, unit)
         start = _start(adapted, folder, record, network)
         subjects.append(replace(subject, start=start, rows=_trained_on(record)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)

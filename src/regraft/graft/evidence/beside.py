@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from regraft.graft.evidence.outputs import by_output
+from regraft.graft.evidence.outputs import MEANS, by_output, tells
 from regraft.graft.later import Later
 from regraft.graft.seen import among
 from regraft.heads import difference, higher_is_better
@@ -16,9 +17,6 @@ __all__ = ["beside"]
 
 _OVER_OUTPUTS = ("multilabel", "regression")
 _NAMED = 8
-_OWN = {"r2": "r2", "map": "average_precision", "f1": "average_precision", "roc-auc": "roc_auc"}
-"""Means over outputs that leave out one without this score of its own; others count every output with a label."""
-_OVER_CLASSES = ("balanced-accuracy", "f1", "map", "miou", "roc-auc")
 
 
 def beside(later: Later, record: Record) -> Iterator[Finding]:
@@ -50,12 +48,12 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
     if said.metric != now.metric:
         yield Finding("beside-the-run", f"the run said {said.metric} {before}: another metric, not compared")
         return
-    if absent := _left_out(later):
+    if apart := _apart(later, record):
         others = "outputs" if later.scored.response.kind in _OVER_OUTPUTS else "classes"
         yield Finding(
             "beside-the-run",
             f"the run's {said.metric} of {before} is a mean over other {others}, and not compared",
-            detail=f"These rows leave out {some(absent, _NAMED)}.",
+            detail=" ".join(apart),
         )
         return
     value, low, high = difference(said, now)
@@ -78,15 +76,31 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _left_out(later: Later) -> list[str]:
-    """What the headline, a mean over labels, numbers or classes, passes over here, or takes as never found."""
-    response, own = later.scored.response, _OWN.get(later.score.metric)
-    if response.kind in _OVER_OUTPUTS:
-        rows = by_output(later.scored)
-        return [row["name"] for row in rows if not row["rows"] or (own is not None and row[own] is None)]
-    if later.score.metric not in _OVER_CLASSES:
+def _apart(later: Later, record: Record) -> list[str]:
+    """Of a headline that is a mean over classes, labels or numbers: which of them one of both scores alone tells of,
+    or, where neither does, counts (as nothing found, or all)."""
+    metric, kind = later.score.metric, later.scored.response.kind
+    if kind not in _OVER_OUTPUTS and metric not in MEANS:
         return []
-    absent = [not rows for rows in response.values.sum(0).tolist()]
-    if 0 <= later.ignore < len(absent):  # no class of the run, although it has a name among them
-        absent[later.ignore] = False
-    return [name for name, out in zip(response.classes, absent) if out]
+    run = {row["name"]: row for row in record.figures.get("classes", ())}  # earlier records have none of labels
+    here, there, counted = list[str](), list[str](), list[str]()
+    for row in by_output(later.scored):
+        name, other = row["name"], run.get(row["name"])
+        now, before = tells(metric, row), other is None or tells(metric, other)
+        if now != before:
+            (there if now else here).append(name)
+        elif other is not None and not now and _constant(metric, row) != _constant(metric, other):
+            counted.append(name)
+    parts = (
+        (here, "These rows leave out {}."),
+        (there, "The run's rows leave out {}."),
+        (counted, "Neither tells of {}, which one of the means counts."),
+    )
+    return [sentence.format(some(names, _NAMED)) for names, sentence in parts if names]
+
+
+def _constant(metric: str, row: Mapping[str, Any]) -> float | None:
+    """As what a mean counts a class or label that the rows tell nothing of; ``None`` where it leaves it out."""
+    if metric in ("f1", "miou"):  # 0 where it is predicted, of labels where any row says that it is none
+        return row.get("precision", row.get("positives"))
+    return row.get("average_precision") if metric == "map" else None

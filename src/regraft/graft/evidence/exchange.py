@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regraft.data import Manifest
+from regraft.data import Manifest, with_columns
 from regraft.diagnose import exchange
 from regraft.errors import DataError, RecipeError
 from regraft.features import gathered, in_order, pool_batch
@@ -66,6 +66,7 @@ def _reads(model: Adapted) -> tuple[object, ...]:
 
 def _design(model: Adapted, manifest: Manifest, batch_size: int) -> Design:
     check_modality(model.network, manifest)
+    manifest = with_columns(manifest, model.columns)
     rows = in_order(len(manifest), batch_size)
     parts = [
         pool_batch(model.network, model.plan.blocks, batch)

@@ -33,7 +33,7 @@ def _own(context: Context) -> Iterator[Finding]:
     yield from context.evaluation.head.findings()
     guesses, training = no_better_than_constant(context), context.figures.get("training", {})
     if (chosen := context.figures.get("selection")) is not None:
-        trained = any(run["role"] == "final" for run in training.get("runs", ()))
+        trained = any(run["kept"] for run in training.get("runs", ()))
         yield from selection_findings(chosen, trained=trained, guesses=guesses)
     if seen := training.get("instruments"):
         yield from instrument_findings(seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,19 @@ from regraft.graft.scored import Scored
 from regraft.heads import Response, score
 from regraft.heads.metrics import confusion
 
-__all__ = ["by_output", "counted_pairs"]
+__all__ = ["MEANS", "by_output", "counted_pairs", "tells"]
+
+MEANS = ("balanced-accuracy", "f1", "miou", "roc-auc", "map", "r2", "rmse")
+"""Metrics that are means over classes, labels or outputs."""
+_OWN = {
+    "balanced-accuracy": "roc_auc",
+    "roc-auc": "roc_auc",
+    "map": "roc_auc",
+    "f1": "average_precision",
+    "r2": "r2",
+}
+"""What is known of a label or output where rows tell of it in a metric: of a label that has both values a ROC AUC, of
+one that a row has an average precision. Classes need a row."""
 
 _METRICS = {
     "multilabel": (("map", "average_precision"), ("roc-auc", "roc_auc")),
@@ -44,6 +57,12 @@ def by_output(scored: Scored) -> list[dict[str, Any]]:
             cell[key] = _score(metric, one, predicted[rows, j : j + 1])
         found.append(cell)
     return found
+
+
+def tells(metric: str, row: Mapping[str, Any]) -> bool:
+    """Whether rows tell of a class, label or output, a ``row`` of :func:`by_output`, in a metric: a mean leaves others
+    out, or counts them as the same whatever was predicted rightly."""
+    return bool(row["rows"]) and row.get(_OWN.get(metric, ""), True) is not None
 
 
 def _score(metric: str, response: Response, predicted: np.ndarray) -> float | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from regraft.data import Kind
 from regraft.errors import DataError
+from regraft.graft.alike import joined
 from regraft.graft.seen import unpacked
 from regraft.heads import Response, paired_difference, score
 from regraft.record import Record
@@ -215,10 +216,14 @@ def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
         else:
             ids = list(first.truth)
             response, one, other = _read(first, second, ids)
-            known = first.groups or second.groups  # one of the runs may not have been told of them
-            groups = [known[name] for name in ids] if known else None
-            found = paired_difference(first.metric, response, one, other, groups)
+            found = paired_difference(first.metric, response, one, other, _grouped(first, second, ids))
             yield Pair(first.run, second.run, first.metric, len(ids), *found, _altered(first, second))
+
+
+def _grouped(first: Predictions, second: Predictions, ids: Sequence[Row]) -> Sequence[str] | None:
+    """What may not be parted by what either run was told, or found out of copies; ``None`` of runs without groups."""
+    known = [[run.groups[name] for name in ids] for run in (first, second) if run.groups]
+    return joined(*known) if len(known) == 2 else known[0] if known else None
 
 
 def _alike(first: _Run, second: _Run) -> tuple[_Run, _Run]:

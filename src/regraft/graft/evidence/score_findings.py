@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from regraft.graft.evidence.context import Context
-from regraft.graft.evidence.outputs import by_output
+from regraft.graft.evidence.outputs import MEANS, by_output, tells
 from regraft.graft.scored import Scored
 from regraft.heads import higher_is_better
 from regraft.record import Finding, counted, figure
@@ -18,7 +18,6 @@ __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
 _ENOUGH_ROWS = 5
 _ENOUGH_GROUPS = 8
 _POOR_ECE = 0.1
-_MEANS = ("balanced-accuracy", "f1", "miou", "roc-auc", "map", "r2", "rmse")  # over classes, labels or outputs
 _ABSENT = "counts a class without a row as 0 where it is predicted, and leaves it out where it is not"
 _COUNTED = {
     ("f1", False): _ABSENT,
@@ -140,12 +139,12 @@ def _unscored(context: Context) -> Iterator[Finding]:
     hold none of them, or leave their own score undefined."""
     scored = context.evaluation.main
     response, metric = scored.response, scored.headline.metric
-    if metric not in _MEANS or response.kind == "binary":
+    if metric not in MEANS or response.kind == "binary":
         return
     several = response.kind == "multilabel"
     told = _told(scored, context.fit.task.target.values)
     missing = [name for name, known in zip(response.classes, told) if not known]
-    if missing and any(told):
+    if missing and told.any():
         what = {"multilabel": ("label", "labels"), "regression": ("output", "outputs")}.get(
             response.kind, ("class", "classes")
         )
@@ -165,20 +164,15 @@ def _unscored(context: Context) -> Iterator[Finding]:
         )
 
 
-def _told(scored: Scored, every: np.ndarray) -> Sequence[bool]:
+def _told(scored: Scored, every: np.ndarray) -> np.ndarray:
     """Whether the rows that score tell of each class, label or output; of ``every`` label that was learnt from, another
     finding speaks of what never varies."""
-    response, metric = scored.response, scored.headline.metric
-    if response.kind == "regression":  # nothing of one output, whose score is refused where it is undefined
-        return [row["rows"] > 0 and (metric != "r2" or row["r2"] is not None) for row in by_output(scored)]
-    values = response.values.numpy()
-    there = np.ones_like(values) if response.mask is None else response.mask.numpy()
-    with_it, others = (values * there).sum(0) > 0, ((1 - values) * there).sum(0) > 0
-    if response.kind == "multilabel":
-        told = with_it & others if metric != "f1" else with_it
-        return told | (np.nansum(every, axis=0) == 0) | (np.nansum(1 - every, axis=0) == 0)
-    # a number between those of the classes, which no pixel has
-    return with_it | (every.sum(0) == 0) if response.kind == "segmentation" else with_it
+    told = np.array([tells(scored.headline.metric, row) for row in by_output(scored)], dtype=bool)
+    if scored.response.kind == "multilabel":
+        told |= (np.nansum(every, axis=0) == 0) | (np.nansum(1 - every, axis=0) == 0)
+    if scored.response.kind == "segmentation":  # a number between those of the classes, which no pixel has
+        told |= every.sum(0) == 0
+    return told
 
 
 def _unlearnt(context: Context) -> Iterator[Finding]:
@@ -295,7 +289,7 @@ def _fit(context: Context) -> Iterator[Finding]:
             ece.value,
             "ECE",
             detail=f"Calibrated probabilities would seem to be off by {100 * main.calibrated[0]:.0f} to "
-            f"{100 * main.calibrated[1]:.0f} points on so few rows.",
+            f"{100 * main.calibrated[1]:.0f} points on these rows.",
             advice="Do not read the probabilities as error rates. Few labels, wrong ones, and rows unlike the "
             "training rows can be the reason.",
         )

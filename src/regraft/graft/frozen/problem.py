@@ -207,7 +207,8 @@ class FeatureProblem(Problem):
         heads = [FeatureHead(view, solution, fold_ids) for view, solution in found]
         sign = 1 if higher_is_better(task.metric) else -1
         best = max(range(len(heads)), key=lambda i: sign * heads[i].solution.chosen.score)
-        tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
+        plain = next((scaling for scaling in self.scalings if scaling in ("none", "unit")), None)
+        tried = [_named(head, c, i == best, plain) for i, head in enumerate(heads) for c in head.solution.candidates]
         return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
 
     def _solutions(self, views: Sequence[View], fold_ids: np.ndarray) -> list[tuple[View, Solution]]:
@@ -303,7 +304,7 @@ def held_out(solution: Solution, fold_ids: np.ndarray) -> HeldOut:
     return HeldOut(rows.numpy(), probabilities, fold, INNER)
 
 
-def _named(head: FeatureHead, candidate: Candidate, best: bool) -> Candidate:
-    """The cell with its scaling in its name, chosen only if its scaling is."""
-    name = candidate.name if head.view.scaling in ("none", "unit") else f"{candidate.name}, {head.view.scaling}"
+def _named(head: FeatureHead, candidate: Candidate, best: bool, plain: Scaling | None) -> Candidate:
+    """The cell with its scaling in its name, but for the ``plain`` one, chosen only if its scaling is."""
+    name = candidate.name if head.view.scaling == plain else f"{candidate.name}, {head.view.scaling}"
     return replace(candidate, name=name, chosen=candidate.chosen and best)
