@@ -104,6 +104,13 @@ def interleaved(
     return {n: Timing(statistics.median(s), min(s), max(s), tuple(s)) for n, s in seconds.items()}, results
 
 
+def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
+    """(result, CPU-seconds, seconds of the clock) of one call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = call()
+    return result, time.process_time() - cpu, time.perf_counter() - wall
+
+
 def synchronised(run: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
     """The same, done when it returns: a GPU only takes orders until then."""
 
