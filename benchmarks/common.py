@@ -8,7 +8,8 @@ Every benchmark is a script that prints a table and, with ``--json``, writes
 ``ratio`` is ours over the peer's, ``times_floor`` ours over the floor (one backbone pass, or one read of the
 data), ``error`` how far the results disagree (in the unit that ``note`` names), ``spread`` the least and the
 largest of the repetitions. Absolute times drift on shared machines: alternatives are timed in turn, in one
-process, and only their ratios are to be quoted. What was not measured is ``null``.
+process, and only their ratios are to be quoted. What was not measured is ``null``. Without the data
+pack that it needs a benchmark ends with the reason in ``not_run`` and no rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from scipy import stats
 from regraft.files import write_json
 from regraft.network import Network, load
 from regraft.reproduce.environment import environment
-from regraft.reproduce.packs import pack
+from regraft.reproduce.packs import absence, pack
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
@@ -227,6 +228,19 @@ def parser(description: str) -> argparse.ArgumentParser:
     return options
 
 
+def parsed(options: argparse.ArgumentParser, *needs: str) -> argparse.Namespace:
+    """The arguments; where the data pack lacks a folder of ``needs``, the benchmark says so and ends (status 0)."""
+    arguments = options.parse_args()
+    absent = [need for need in needs if not (arguments.data / need).is_dir()]
+    if not absent:
+        return arguments
+    said = absence(absent, arguments.data)
+    note(f"not run: {said}")
+    if arguments.json:
+        report(Path(options.prog).stem, [], arguments.json, not_run=said)
+    raise SystemExit
+
+
 def report(
     benchmark: str, rows: Sequence[Row], json_path: str | None, *, columns: Sequence[str] = COLUMNS, **more: Any
 ) -> dict[str, Any]:
@@ -245,17 +259,3 @@ def report(
 def note(text: str) -> None:
     """A line about progress, on stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-__all__ = [
-    "COLUMNS",
-    "ROOT",
-    "Row",
-    "Timing",
-    "finite",
-    "interleaved",
-    "note",
-    "parser",
-    "report",
-    "table",
-]

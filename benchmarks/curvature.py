@@ -36,7 +36,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 from torch.nn import functional
 
-from common import Row, interleaved, note, parser, report, timed
+from common import Row, interleaved, note, parsed, parser, report, timed
 from regraft.diagnose import Hessian, Objective, curvature, ggn
 from regraft.linear import Operator, lanczos
 from regraft.network import ArrayPreprocess, Network, from_module
@@ -51,7 +51,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--repeats", type=int, default=9, help="turns of single products (default: %(default)s)")
     options.add_argument("--networks", default="mlp,resnet20", help="which (default: %(default)s)")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     torch.set_num_threads(1)
     rows = []
     for name in arguments.networks.split(","):

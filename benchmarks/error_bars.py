@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from common import Row, clustered_interval, note, parser, report
+from common import Row, clustered_interval, note, parsed, parser, report
 from regraft.data import joined, scan
 from regraft.graft import Options, adapt
 from regraft.heads import NINETY
@@ -58,7 +58,7 @@ def main() -> None:
     options.add_argument("--splits", type=int, default=20, help="of each set (default: %(default)s)")
     options.add_argument("--points", type=int, default=200, help="to adapt to (default: %(default)s)")
     options.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
-    arguments = options.parse_args()
+    arguments = parsed(options, "tabular")
     torch.set_num_threads(1)
     splits = min(arguments.splits, 2) if arguments.quick else arguments.splits
     began = time.process_time()

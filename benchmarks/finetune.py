@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from common import Row, interleaved, note, parser, report
+from common import Row, interleaved, note, parsed, parser, report
 from regraft.data import Manifest, holdout, joined, rendered, scan
 from regraft.graft import METHODS, Adapted, Options, Probe, prepare
 from regraft.graft.build import Tangents, problems, workshop
@@ -61,10 +61,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--parts", default="heads,tau,steps,frozen", help="what to measure (default: %(default)s)")
     options.add_argument("--seeds", type=int, default=0, help="of the choice of tau (default: 2, or 1 with --quick)")
-    arguments = options.parse_args()
-    if not (arguments.data / "weights").is_dir():
-        note(f"not run: data pack absent at {arguments.data}")
-        return
+    arguments = parsed(options, "weights", "images")
     quick, parts, rows = arguments.quick, arguments.parts.split(","), []
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import Row, note, parser, report
+from common import Row, note, parsed, parser, report
 from regraft.data import Manifest, scan
 from regraft.features import Tangent
 from regraft.graft import Gradients, adapt, gradient_features
@@ -48,7 +48,7 @@ def main() -> None:
     options.add_argument("--weights", default="mobilenet_v1_0.5_160", help="backbone (default: %(default)s)")
     options.add_argument("--rows", type=int, default=300, help="training rows (default: %(default)s)")
     options.add_argument("--steps", type=int, default=1500, help="of the schedule, at most (default: %(default)s)")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     steps = min(arguments.steps, 300) if arguments.quick else arguments.steps
     network = load(str(arguments.data / "weights" / arguments.weights))
     manifest = rows_of(arguments.data / "images" / arguments.set, arguments.rows)

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from common import Row, note, parser, report, timed
+from common import Row, note, parsed, parser, report, timed
 from regraft.data import scan
 from regraft.diagnose import Objective, plane, random_directions, surrogate
 from regraft.diagnose.landscape import evaluate
@@ -60,11 +60,8 @@ def main() -> None:
     options.add_argument("--peer", type=Path, help="a folder that holds the package loss_landscapes")
     options.add_argument("--repeats", type=int, default=3, help="turns (default: %(default)s)")
     options.add_argument("--parts", default="layers,surrogate", help="what to measure (default: %(default)s)")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     torch.set_num_threads(1)
-    if not (arguments.data / "weights").is_dir():
-        note(f"no data pack at {arguments.data}: nothing to measure")
-        return
     network = pack_network("R20", arguments.data)
     inputs, codes = _rows(network, arguments.data)
     repeats, rows, parts = (1 if arguments.quick else arguments.repeats), [], arguments.parts.split(",")

@@ -33,7 +33,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import regraft
-from common import ENCODER, Row, Timing, interleaved, note, parser, report, sentence_encoder
+from common import ENCODER, Row, Timing, interleaved, note, parsed, parser, report, sentence_encoder
 from regraft.data import Manifest, scan
 from regraft.features import gathered, in_order, plan, pool_batch, sweep
 from regraft.graft import METHODS
@@ -49,7 +49,7 @@ def main() -> None:
     options.add_argument("--device", default="cpu", help="where the backbone runs (default: %(default)s)")
     options.add_argument("--parts", default="speed,pass,accuracy,start", help="what to measure (default: %(default)s)")
     options.add_argument("--rows", type=int, help="time so many training rows, and a third as many test rows")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     data, quick, parts = arguments.data, arguments.quick, arguments.parts.split(",")
     network = load(str(data / "weights" / "mobilenet_v2_1.0_224")).to(arguments.device)
     few = arguments.rows or (160 if quick else None)

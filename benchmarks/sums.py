@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from common import Row, parser, report
+from common import Row, parsed, parser, report
 from regraft.graft import METHODS, Options, Posterior, adapt
 from regraft.heads import NINETY
 from regraft.reproduce.linearized.networks import perceptron
@@ -28,7 +28,7 @@ WAYS = {"sums": Posterior(), "all": Posterior(rank=10**4, megabytes=1e5)}
 
 
 def main() -> None:
-    arguments = parser(__doc__.splitlines()[0]).parse_args()
+    arguments = parsed(parser(__doc__.splitlines()[0]), "tabular")
     torch.set_num_threads(1)
     cases = dict(list(CASES.items())[1:2]) if arguments.quick else CASES
     rows = [_measured(arguments.data / "tabular" / f"{name}.parquet", name, *sizes) for name, sizes in cases.items()]

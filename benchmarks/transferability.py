@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common import Row, note, parser, report
+from common import Row, note, parsed, parser, report
 from regraft.data import Manifest, folds, joined
 from regraft.diagnose import SCORES, Estimate, Ranking, rank_models, scores, weighted_kendall
 from regraft.diagnose.transfer.reliability import PATH, kept
@@ -148,7 +148,7 @@ def main() -> None:
     options.add_argument("--keep", action="store_true", help="write what regraft rank says of scores")
     options.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     options.add_argument("--backbones", nargs="+", default=tuple(BACKBONES), choices=tuple(BACKBONES))
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     torch.set_num_threads(1)
     tasks, backbones = tuple(arguments.tasks), tuple(arguments.backbones)
     if arguments.quick:

@@ -20,7 +20,7 @@ import torch
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss, roc_auc_score
 
-from common import Row, clustered_interval, note, parser, report
+from common import Row, clustered_interval, note, parsed, parser, report
 from regraft.data import Manifest, joined, scan
 from regraft.graft import adapt
 from regraft.network import Network
@@ -41,7 +41,7 @@ def main() -> None:
     options.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
     options.add_argument("--tasks", nargs="+", default=SETS, choices=SETS)
     options.add_argument("--seeds", nargs="+", type=int, default=[0])
-    given = options.parse_args()
+    given = parsed(options, "weights", "images")
     tasks = given.tasks[:1] if given.quick else given.tasks
     networks = given.networks[:1] if given.quick else given.networks
     cells = []

@@ -65,6 +65,24 @@ def test_rows_have_the_common_form(benchmarks, tmp_path, capsys):
     assert "case" in out.err
 
 
+def test_without_the_data_pack_a_benchmark_says_so(benchmarks, tmp_path, monkeypatch, capsys):
+    without = {"fisher", "gradient_features", "head2toe", "logistic", "ntk", "sparse"}  # which then draw, or do less
+    scripts = [path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+    needing = {path.stem for path in scripts} - without
+    assert len(needing) == len(scripts) - len(without)
+    for name in sorted(needing):
+        script, stored = importlib.import_module(name), tmp_path / f"{name}.json"
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", "--data", str(tmp_path / "pack"), "--json", str(stored)])
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        assert not ended.value.code
+        said = capsys.readouterr().err
+        assert said.startswith("not run: data pack absent: ")
+        assert str(tmp_path / "pack") in said
+        found = json.loads(stored.read_text(encoding="utf-8"))
+        assert (found["benchmark"], found["rows"], found["not_run"]) == (name, [], said[len("not run: ") : -1])
+
+
 def test_the_pairs_are_those_of_the_page(benchmarks):
     page = ROOT.parent / "shared" / "SUITE.md"
     suite = benchmarks["suite"]
