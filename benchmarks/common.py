@@ -18,13 +18,17 @@ import argparse
 import importlib.util
 import json
 import math
+import os
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -110,6 +114,13 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
     cpu, wall = time.process_time(), time.perf_counter()
     result = call()
     return result, time.process_time() - cpu, time.perf_counter() - wall
+
+
+@contextmanager
+def empty_store() -> Iterator[None]:
+    """Features go into an empty store while this lasts: a run takes its pass, and the user's store stays as it is."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"REGRAFT_CACHE": folder}):
+        yield
 
 
 def synchronised(run: Callable[[], Any], device: torch.device) -> Callable[[], Any]:

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from common import Row, clustered_interval, note, parsed, parser, report
+from common import Row, clustered_interval, empty_store, note, parsed, parser, report, timed
 from regraft.data import joined, scan
 from regraft.graft import Options, adapt
 from regraft.heads import NINETY
@@ -120,10 +120,10 @@ def _measured(folder: Path, name: str, split: int, points: int) -> dict[str, Any
     figures["source_mse"] = float(np.square(fit).mean())
     figures["no adaptation"] = {"rmse": _rmse(plain - wanted)}
     data = joined({"train": scan(cell.points), "test": scan(cell.test)}, name)
+    options = Options(seed=split, workers=0)
     for label, settings in METHODS.items():
-        began = time.process_time()
-        run = adapt(data, network, options=Options(seed=split, workers=0), **settings)
-        seconds = time.process_time() - began
+        with empty_store():
+            run, seconds, _ = timed(lambda settings=settings: adapt(data, network, options=options, **settings))
         says = run.predict_proba(cell.test[0])
         off = says.probabilities[:, 0] - wanted
         figures[label] = {"rmse": _rmse(off), "cpu_s": seconds}

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import Row, note, parsed, parser, report
+from common import Row, empty_store, note, parsed, parser, report, timed
 from regraft.data import Manifest, scan
 from regraft.features import Tangent
 from regraft.graft import Gradients, adapt, gradient_features
@@ -196,9 +196,8 @@ def models(name: str, network: Network, manifest: Manifest, *, quick: bool) -> l
     for mode in ("activation", "gradient", "full"):
         strengths = (1e-2, 1e-4) if quick else None
         recipe = gradient_features(Gradients(mode=mode), strengths)
-        began = time.process_time()
-        run = adapt(manifest, network, method=recipe, folds=3 if quick else 5)
-        seconds = time.process_time() - began
+        with empty_store():
+            run, seconds, _ = timed(lambda how=recipe: adapt(manifest, network, method=how, folds=3 if quick else 5))
         chosen = next(c for c in run.record.candidates if c.chosen)
         score = run.score
         note(

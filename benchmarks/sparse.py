@@ -33,7 +33,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from common import Row, note, parser, report, timed
+from common import Row, empty_store, note, parser, report, timed
 from regraft.data import rendered
 from regraft.features import Taps, plan, sweep
 from regraft.heads import GroupLassoPath, Response, group_lasso, lasso
@@ -97,8 +97,9 @@ def tasks(data: Path, sizes: list[int], *, quick: bool) -> list[Task]:
     found = []
     for size in sizes:
         wanted = plan(network, [Taps(sizes=(size,) if size else (None,))])
-        store = sweep(network, manifest, wanted, workers=0)
-        blocks = {key: m.rows(slice(0, store.rows)) for key, m in store.matrices().items()}
+        with empty_store():
+            store = sweep(network, manifest, wanted, workers=0)
+            blocks = {key: m.rows(slice(0, store.rows)) for key, m in store.matrices().items()}
         found.append(Task.of("V1a, orientation", blocks, np.asarray(manifest.target.values)))
     return found
 

@@ -20,7 +20,7 @@ import torch
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss, roc_auc_score
 
-from common import Row, clustered_interval, note, parsed, parser, report
+from common import Row, clustered_interval, empty_store, note, parsed, parser, report, timed
 from regraft.data import Manifest, joined, scan
 from regraft.graft import adapt
 from regraft.network import Network
@@ -77,9 +77,8 @@ def measured(network: Network, name: str, task: str, data: Path, seed: int) -> l
     truth = rows.part("test").target.values  # type: ignore[union-attr]
     found = []
     for method, how in METHODS.items():
-        began = time.process_time()
-        run = adapt(rows, network, seed=seed, **how)
-        spent = time.process_time() - began
+        with empty_store():
+            run, spent, _ = timed(lambda how=how: adapt(rows, network, seed=seed, **how))
         own = run.adapted.predict_proba(rows.part("test"))
         doubt = own.spread[:, 0]  # type: ignore[index]
         limit = run.record.figures["posterior"]["typical"]["0.99"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regraft.features import cache_root
 from regraft.reproduce.words import t_interval
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +82,18 @@ def test_without_the_data_pack_a_benchmark_says_so(benchmarks, tmp_path, monkeyp
         assert str(tmp_path / "pack") in said
         found = json.loads(stored.read_text(encoding="utf-8"))
         assert (found["benchmark"], found["rows"], found["not_run"]) == (name, [], said[len("not run: ") : -1])
+
+
+def test_an_empty_store_is_a_new_one_each_time(benchmarks):
+    users, found = cache_root(), []
+    for _ in range(2):
+        with benchmarks["common"].empty_store():
+            found.append(cache_root())
+            assert list(cache_root().iterdir()) == []
+            (cache_root() / "features").mkdir()
+    assert len({users, *found}) == 3
+    assert cache_root() == users
+    assert not any(folder.exists() for folder in found)
 
 
 def test_the_pairs_are_those_of_the_page(benchmarks):
