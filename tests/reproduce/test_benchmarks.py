@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regraft.data import joined, rendered
 from regraft.features import cache_root
+from regraft.network import load
 from regraft.reproduce.words import t_interval
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +96,18 @@ def test_an_empty_store_is_a_new_one_each_time(benchmarks):
     assert len({users, *found}) == 3
     assert cache_root() == users
     assert not any(folder.exists() for folder in found)
+
+
+def test_what_a_sweep_took_is_kept_and_unknown_without_its_note(benchmarks):
+    script = importlib.import_module("transferability")
+    rows = joined({"train": rendered("count", 6, 0), "test": rendered("count", 3, 1)}, "count")
+    network = load("regraft/fashion-resnet")
+    cell = script.swept(network, rows)
+    assert 0 < cell.seconds == script.swept(network, rows).seconds
+    cell.note.unlink()
+    found = script.swept(network, rows)
+    assert math.isnan(found.seconds)
+    assert found.embedding["test"].equal(cell.embedding["test"])
 
 
 def test_the_pairs_are_those_of_the_page(benchmarks):
