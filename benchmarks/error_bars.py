@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def _measured(folder: Path, name: str, split: int, points: int) -> dict[str, Any
     options = Options(seed=split, workers=0)
     for label, settings in METHODS.items():
         with empty_store():
-            run, seconds, _ = timed(lambda settings=settings: adapt(data, network, options=options, **settings))
+            run, seconds, _ = timed(partial(adapt, data, network, options=options, **settings))
         says = run.predict_proba(cell.test[0])
         off = says.probabilities[:, 0] - wanted
         figures[label] = {"rmse": _rmse(off), "cpu_s": seconds}

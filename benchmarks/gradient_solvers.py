@@ -197,7 +197,7 @@ def models(name: str, network: Network, manifest: Manifest, *, quick: bool) -> l
         strengths = (1e-2, 1e-4) if quick else None
         recipe = gradient_features(Gradients(mode=mode), strengths)
         with empty_store():
-            run, seconds, _ = timed(lambda how=recipe: adapt(manifest, network, method=how, folds=3 if quick else 5))
+            run, seconds, _ = timed(partial(adapt, manifest, network, method=recipe, folds=3 if quick else 5))
         chosen = next(c for c in run.record.candidates if c.chosen)
         score = run.score
         note(

@@ -81,8 +81,8 @@ def main() -> None:
         for case, select, span in SPANS[1:] if arguments.quick else SPANS:
             rows.append(_surrogate(case, Objective(network, inputs, codes, select=select), span, plain))
             note(f"{case}: {rows[-1].more}")
-    columns = ("case", "point_s", "once_s", "peer_s", "point", "library", "plane_25", "plane_200")
-    columns += ("evaluations", "time", "error")
+    columns = ["case", "point_s", "once_s", "peer_s", "point", "library", "plane_25", "plane_200"]
+    columns += ["evaluations", "time", "error"]
     flat = [Row(r.case, r.ours_s, r.peer, r.peer_s, None, r.error, r.more) for r in rows]
     report("landscape", flat, arguments.json, columns=columns, threads=1, rows_of_data=ROWS, unit="CPU-s")
 

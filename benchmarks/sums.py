@@ -9,6 +9,7 @@ same of rows moved by three deviations of every input. ``coverage``: the share o
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def _measured(path: Path, name: str, count: int, width: int) -> Row:
         how = {"method": recipe, "theta2": ("2.*",), "options": Options(folds=3, workers=0)}
         end = "" if way == "sums" else "_all"
         with empty_store():
-            run, more[f"cpu_s{end}"], _ = timed(lambda how=how: adapt((x[:count], y[:count]), network, **how))
+            run, more[f"cpu_s{end}"], _ = timed(partial(adapt, (x[:count], y[:count]), network, **how))
         says = run.predict_proba(x[count:])
         near[way], far[way] = says.spread[:, 0], run.predict_proba(x[count:] + MOVED).spread[:, 0]
         inside = np.abs(says.probabilities[:, 0] - y[count:]) <= NINETY * near[way]

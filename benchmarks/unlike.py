@@ -12,6 +12,7 @@ over task and foreign set clustered by task.
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,13 @@ def measured(network: Network, name: str, task: str, data: Path, seed: int) -> l
     found = []
     for method, how in METHODS.items():
         with empty_store():
-            run, spent, _ = timed(lambda how=how: adapt(rows, network, seed=seed, **how))
+            run, spent, _ = timed(partial(adapt, rows, network, seed=seed, **how))
         own = run.adapted.predict_proba(rows.part("test"))
-        doubt = own.spread[:, 0]  # type: ignore[index]
+        doubt = own.spread[:, 0]
         limit = run.record.figures["posterior"]["typical"]["0.99"]
         cell = {"flagged": float((doubt > limit).mean()), "cpu_s": spent, **scores(own.probabilities, truth)}
         for other, manifest in shown.items():
-            foreign = run.adapted.predict_proba(manifest).spread[:, 0]  # type: ignore[index]
+            foreign = run.adapted.predict_proba(manifest).spread[:, 0]
             cell |= {other: auroc(doubt, foreign), f"{other} flagged": float((foreign > limit).mean())}
         found.append({"method": method, "network": name, "task": task, "seed": seed, **cell})
     return [*found, {"method": PEER, "network": name, "task": task, "seed": seed, **peer(network, rows, shown)}]
