@@ -8,9 +8,9 @@ on all hidden layers, the same with ``mode="activation"`` (Bayesian linear regre
 the network as it is.
 
 ``rmse`` is in units of the source's deviation of y, ``coverage`` the share of test rows inside the 90 % interval over
-all splits, ``nll`` the mean of −log N(y; mean, variance) in the same units, ``cpu_s`` the CPU-seconds of one
-``adapt``. Differences are paired: the same split, the same network; intervals are 95 %, those over all sets clustered
-by set (the splits of one set share their rows, so an interval over splits alone would be too narrow).
+all splits, ``nll`` the mean of −log N(y; mean, variance) in the same units, ``cpu_s`` the CPU-seconds of one ``adapt``
+from an empty store. Differences are paired: the same split, the same network; intervals are 95 %, those over all sets
+clustered by set (the splits of one set share their rows, so an interval over splits alone would be too narrow).
 """
 
 from __future__ import annotations
