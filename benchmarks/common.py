@@ -8,7 +8,8 @@ Every benchmark is a script that prints a table and, with ``--json``, writes
 ``ratio`` is ours over the peer's, ``times_floor`` ours over the floor (one backbone pass, or one read of the
 data), ``error`` how far the results disagree (in the unit that ``note`` names), ``spread`` the least and the
 largest of the repetitions. Absolute times drift on shared machines: alternatives are timed in turn, in one
-process, and only their ratios are to be quoted. What was not measured is ``null``.
+process, and only their ratios are to be quoted. What was not measured is ``null``. Without the data
+pack that it needs a benchmark ends with the reason in ``not_run`` and no rows.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ import argparse
 import importlib.util
 import json
 import math
+import os
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -32,7 +37,7 @@ from scipy import stats
 from regraft.files import write_json
 from regraft.network import Network, load
 from regraft.reproduce.environment import environment
-from regraft.reproduce.packs import pack
+from regraft.reproduce.packs import absence, pack
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
@@ -102,6 +107,20 @@ def interleaved(
             if repeat >= 0:
                 seconds[name].append(clock() - began)
     return {n: Timing(statistics.median(s), min(s), max(s), tuple(s)) for n, s in seconds.items()}, results
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
+    """(result, CPU-seconds, seconds of the clock) of one call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    result = call()
+    return result, time.process_time() - cpu, time.perf_counter() - wall
+
+
+@contextmanager
+def empty_store() -> Iterator[None]:
+    """Features go into an empty store while this lasts: a run takes its pass, and the user's store stays as it is."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"REGRAFT_CACHE": folder}):
+        yield
 
 
 def synchronised(run: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
@@ -220,6 +239,19 @@ def parser(description: str) -> argparse.ArgumentParser:
     return options
 
 
+def parsed(options: argparse.ArgumentParser, *needs: str) -> argparse.Namespace:
+    """The arguments; where the data pack lacks a folder of ``needs``, the benchmark says so and ends (status 0)."""
+    arguments = options.parse_args()
+    absent = [need for need in needs if not (arguments.data / need).is_dir()]
+    if not absent:
+        return arguments
+    said = absence(absent, arguments.data)
+    note(f"not run: {said}")
+    if arguments.json:
+        report(Path(options.prog).stem, [], arguments.json, not_run=said)
+    raise SystemExit
+
+
 def report(
     benchmark: str, rows: Sequence[Row], json_path: str | None, *, columns: Sequence[str] = COLUMNS, **more: Any
 ) -> dict[str, Any]:
@@ -238,17 +270,3 @@ def report(
 def note(text: str) -> None:
     """A line about progress, on stderr."""
     print(text, file=sys.stderr, flush=True)
-
-
-__all__ = [
-    "COLUMNS",
-    "ROOT",
-    "Row",
-    "Timing",
-    "finite",
-    "interleaved",
-    "note",
-    "parser",
-    "report",
-    "table",
-]

@@ -36,7 +36,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 from torch.nn import functional
 
-from common import Row, interleaved, note, parser, report
+from common import Row, interleaved, note, parsed, parser, report, timed
 from regraft.diagnose import Hessian, Objective, curvature, ggn
 from regraft.linear import Operator, lanczos
 from regraft.network import ArrayPreprocess, Network, from_module
@@ -51,7 +51,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--repeats", type=int, default=9, help="turns of single products (default: %(default)s)")
     options.add_argument("--networks", default="mlp,resnet20", help="which (default: %(default)s)")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     torch.set_num_threads(1)
     rows = []
     for name in arguments.networks.split(","):
@@ -105,17 +105,17 @@ def _row(name: str, network: Network, inputs: Tensor, targets: Tensor, limit: in
         raise RuntimeError(f"{name}: {truth.message}")
     hessian = Hessian(objective)
     searches: dict[str, dict[str, Any]] = {}
-    spectrum, seconds = _clocked(lambda: curvature(objective, "hessian", K, tol=TOL))
+    spectrum, seconds, _ = timed(lambda: curvature(objective, "hessian", K, tol=TOL))
     searches["ours"] = _found(spectrum.values, truth.values, spectrum.products, seconds)
     inside = ((spectrum.values - truth.values).abs() <= spectrum.bounds + truth.bounds).tolist()
-    gauss, gauss_s = _clocked(lambda: curvature(objective, "ggn", K, tol=TOL))
-    (values, products), seconds = _clocked(lambda: power_iteration(hessian, K, tol=TOL, limit=limit))
+    gauss, gauss_s, _ = timed(lambda: curvature(objective, "ggn", K, tol=TOL))
+    (values, products), seconds, _ = timed(lambda: power_iteration(hessian, K, tol=TOL, limit=limit))
     searches["power"] = _found(values, truth.values, products, seconds)
-    (values, products), seconds = _clocked(lambda: _arpack(hessian.apply, objective.size))
+    (values, products), seconds, _ = timed(lambda: _arpack(hessian.apply, objective.size))
     searches["arpack"] = _found(values, truth.values, products, seconds)
     peer = _curvlinops(network, inputs, targets)
     if peer is not None:
-        (values, products), seconds = _clocked(lambda: _arpack(peer, objective.size))
+        (values, products), seconds, _ = timed(lambda: _arpack(peer, objective.size))
         searches["curvlinops"] = _found(values, truth.values, products, seconds)
     more = {
         "searches": searches,
@@ -147,12 +147,6 @@ def _found(values: Tensor, truth: Tensor, products: int, seconds: float) -> dict
         "error": float(wrong.max()) if len(values) else None,
         "median_error": float(wrong.median()) if len(values) else None,
     }
-
-
-def _clocked(call: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.process_time()
-    result = call()
-    return result, time.process_time() - began
 
 
 def power_iteration(operator: Operator, k: int, *, tol: float, limit: int, most: int = 100) -> tuple[Tensor, int]:

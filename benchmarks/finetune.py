@@ -8,9 +8,9 @@
   the same batches with the same optimiser and schedule, which keeps PyTorch's own memory layout (``error``: largest
   difference of the weights, relative to the largest weight); beside that loop in the layout that ours takes; and beside
   the Trainer of transformers where accelerate is at hand. ``speed``: the peer's seconds over ours, by turns.
-* ``frozen``: steps where all but the last two blocks stay as they are, which begin behind these (``ours_s``;
-  ``pass_s``: the pass of 1,000 rows that finds what reaches them), beside the same through the whole network, and a
-  plain loop.
+* ``frozen``: steps where all but the last two blocks stay as they are, BatchNorm's statistics everywhere, which begin
+  behind these (``ours_s``; ``pass_s``: the pass of 1,000 rows that finds what reaches them), beside the same through
+  the whole network, and a plain loop.
 
     python benchmarks/finetune.py [--quick] [--json [PATH]] [--parts heads,tau,steps,frozen] [--data FOLDER]
 """
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from common import Row, interleaved, note, parser, report
+from common import Row, interleaved, note, parsed, parser, report
 from regraft.data import Manifest, holdout, joined, rendered, scan
 from regraft.graft import METHODS, Adapted, Options, Probe, prepare
 from regraft.graft.build import Tangents, problems, workshop
@@ -61,10 +61,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--parts", default="heads,tau,steps,frozen", help="what to measure (default: %(default)s)")
     options.add_argument("--seeds", type=int, default=0, help="of the choice of tau (default: 2, or 1 with --quick)")
-    arguments = options.parse_args()
-    if not (arguments.data / "weights").is_dir():
-        note(f"not run: data pack absent at {arguments.data}")
-        return
+    arguments = parsed(options, "weights", "images")
     quick, parts, rows = arguments.quick, arguments.parts.split(","), []
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)
@@ -267,7 +264,7 @@ def _beside(
     peers: dict[str, Callable[[], Any]] = {n: lambda loop=loop: loop.turn(length) for n, loop in loops.items()}
     if norms == "frozen":  # which the Trainer does not know
         pass
-    elif (trainer := _trainer(Plain(begin), rows, length)) is None:
+    elif (trainer := _trainer(Plain(begin), rows, length, size)) is None:
         note("accelerate is not at hand, so the Trainer of transformers was not timed")
     else:
         peers["HF Trainer"] = trainer
@@ -348,14 +345,14 @@ class Samples(torch.utils.data.Dataset):
         return {"pixel_values": self.rows.inputs(torch.tensor([index]))[0], "labels": self.rows.labels[index]}
 
 
-def _trainer(module: Plain, rows: ManifestRows, length: int) -> Callable[[], Any] | None:
+def _trainer(module: Plain, rows: ManifestRows, length: int, size: int) -> Callable[[], Any] | None:
     """One turn of the Trainer, its set-up left out; ``None`` without accelerate."""
     if importlib.util.find_spec("accelerate") is None:
         return None
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     arguments = TrainingArguments(
-        tempfile.mkdtemp(), per_device_train_batch_size=64, max_steps=length, learning_rate=1e-3, use_cpu=True,
+        tempfile.mkdtemp(), per_device_train_batch_size=size, max_steps=length, learning_rate=1e-3, use_cpu=True,
         lr_scheduler_type="cosine", report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
         max_grad_norm=0.0, dataloader_num_workers=0, dataloader_pin_memory=False,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common import Row, note, parser, report
+from common import Row, empty_store, note, parsed, parser, report, timed
 from regraft.data import Manifest, scan
 from regraft.features import Tangent
 from regraft.graft import Gradients, adapt, gradient_features
@@ -48,7 +48,7 @@ def main() -> None:
     options.add_argument("--weights", default="mobilenet_v1_0.5_160", help="backbone (default: %(default)s)")
     options.add_argument("--rows", type=int, default=300, help="training rows (default: %(default)s)")
     options.add_argument("--steps", type=int, default=1500, help="of the schedule, at most (default: %(default)s)")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     steps = min(arguments.steps, 300) if arguments.quick else arguments.steps
     network = load(str(arguments.data / "weights" / arguments.weights))
     manifest = rows_of(arguments.data / "images" / arguments.set, arguments.rows)
@@ -196,9 +196,8 @@ def models(name: str, network: Network, manifest: Manifest, *, quick: bool) -> l
     for mode in ("activation", "gradient", "full"):
         strengths = (1e-2, 1e-4) if quick else None
         recipe = gradient_features(Gradients(mode=mode), strengths)
-        began = time.process_time()
-        run = adapt(manifest, network, method=recipe, folds=3 if quick else 5)
-        seconds = time.process_time() - began
+        with empty_store():
+            run, seconds, _ = timed(partial(adapt, manifest, network, method=recipe, folds=3 if quick else 5))
         chosen = next(c for c in run.record.candidates if c.chosen)
         score = run.score
         note(

@@ -30,13 +30,11 @@ import importlib.util
 import resource
 import tempfile
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -45,7 +43,7 @@ from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from torch import Tensor
 from transformers import ResNetConfig, ResNetModel
 
-from common import Row, note, parser, report
+from common import Row, note, parser, report, timed
 from regraft.heads import (
     TOLERANCE,
     WEAKER,
@@ -72,7 +70,6 @@ STRENGTH = 1e-2
 HELD_OUT = 200
 CASES = {"wide": (1_191, 1_696_552, 397), "tall": (10_000, 200_000, 10), "vast": (50_000, 500_000, 10)}
 QUICK_CASES = {"wide": (300, 80_080, 60), "tall": (4_400, 3_016, 10), "vast": (4_400, 3_016, 10)}
-COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
 PASS_ROWS, PASS_BATCH = 64, 16
 
 
@@ -91,7 +88,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             files = Path(folder) if arguments.case == "vast" else None
             rows = [large_case(arguments.case, arguments.quick, arguments.classes, files)]
-    report("head2toe", rows, arguments.json, columns=COLUMNS)
+    report("head2toe", rows, arguments.json)
 
 
 @dataclass(frozen=True)
@@ -162,13 +159,6 @@ def features(
                 some.copy_(noise.add_(mixed[row : row + 16_384]).clamp_min_(0))
         blocks[f"layer{layer:02d}"] = out
     return blocks
-
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
-    """(result, CPU seconds, wall seconds)."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    result = call()
-    return result, time.process_time() - cpu, time.perf_counter() - wall
 
 
 def peak() -> float:

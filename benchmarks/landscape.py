@@ -24,9 +24,7 @@ import copy
 import importlib
 import statistics
 import sys
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from common import Row, note, parser, report
+from common import Row, note, parsed, parser, report, timed
 from regraft.data import scan
 from regraft.diagnose import Objective, plane, random_directions, surrogate
 from regraft.diagnose.landscape import evaluate
@@ -62,11 +60,8 @@ def main() -> None:
     options.add_argument("--peer", type=Path, help="a folder that holds the package loss_landscapes")
     options.add_argument("--repeats", type=int, default=3, help="turns (default: %(default)s)")
     options.add_argument("--parts", default="layers,surrogate", help="what to measure (default: %(default)s)")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     torch.set_num_threads(1)
-    if not (arguments.data / "weights").is_dir():
-        note(f"no data pack at {arguments.data}: nothing to measure")
-        return
     network = pack_network("R20", arguments.data)
     inputs, codes = _rows(network, arguments.data)
     repeats, rows, parts = (1 if arguments.quick else arguments.repeats), [], arguments.parts.split(",")
@@ -86,28 +81,10 @@ def main() -> None:
         for case, select, span in SPANS[1:] if arguments.quick else SPANS:
             rows.append(_surrogate(case, Objective(network, inputs, codes, select=select), span, plain))
             note(f"{case}: {rows[-1].more}")
-    columns = (
-        "case",
-        "point_s",
-        "once_s",
-        "peer_s",
-        "point",
-        "library",
-        "plane_25",
-        "plane_200",
-        "evaluations",
-        "time",
-    )
+    columns = ["case", "point_s", "once_s", "peer_s", "point", "library", "plane_25", "plane_200"]
+    columns += ["evaluations", "time", "error"]
     flat = [Row(r.case, r.ours_s, r.peer, r.peer_s, None, r.error, r.more) for r in rows]
-    report(
-        "landscape",
-        flat,
-        arguments.json,
-        columns=(*columns, "time", "error"),
-        threads=1,
-        rows_of_data=ROWS,
-        unit="CPU-s",
-    )
+    report("landscape", flat, arguments.json, columns=columns, threads=1, rows_of_data=ROWS, unit="CPU-s")
 
 
 def _rows(network: Network, data: Path) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,12 +93,6 @@ def _rows(network: Network, data: Path) -> tuple[torch.Tensor, torch.Tensor]:
         raise RuntimeError("the images have no labels")
     batch = network.preprocess.collate([network.preprocess(manifest.inputs.read(row)) for row in range(ROWS)])
     return batch, torch.as_tensor(manifest.target.values[:ROWS, 0]).long()
-
-
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.process_time()
-    result = work()
-    return time.process_time() - began, result
 
 
 def _library(folder: Path | None, network: Network, inputs: torch.Tensor, codes: torch.Tensor) -> Any:
@@ -151,10 +122,10 @@ def _layer(case: str, objective: Objective, points: int, library: Any, repeats: 
     ours, once, plains, theirs, errors = [], [], [], [], []
     short = evaluate(objective, directions.vectors, some, way="layer")  # warms up
     for _ in range(repeats):
-        few, _ = _timed(lambda: plane(objective, directions, points=2, way="layer"))
-        many, made = _timed(lambda: plane(objective, directions, points=points, way="layer"))
-        plain, truth = _timed(lambda: evaluate(objective, directions.vectors, some, way="plain"))
-        peer = None if library is None else _timed(library)[0]
+        _, few, _ = timed(lambda: plane(objective, directions, points=2, way="layer"))
+        made, many, _ = timed(lambda: plane(objective, directions, points=points, way="layer"))
+        truth, plain, _ = timed(lambda: evaluate(objective, directions.vectors, some, way="plain"))
+        peer = None if library is None else timed(library)[1]
         each = (many - few) / (points**2 - 4)
         ours.append(each)
         once.append(max(0.0, many - each * points**2))
@@ -204,12 +175,12 @@ def _plain(objective: Objective) -> float:
     """CPU-seconds of a point by plain passes: the median of four."""
     vectors = random_directions(objective, 2, seed=0).vectors
     some = torch.tensor([[0.1, 0.2]], dtype=torch.float64)
-    return statistics.median(_timed(lambda: evaluate(objective, vectors, some, way="plain"))[0] for _ in range(4))
+    return statistics.median(timed(lambda: evaluate(objective, vectors, some, way="plain"))[1] for _ in range(4))
 
 
 def _surrogate(case: str, objective: Objective, span: float, plain: float) -> Row:
     directions = random_directions(objective, 2, seed=0)
-    seconds, made = _timed(lambda: surrogate(objective, directions, span=span))
+    made, seconds, _ = timed(lambda: surrogate(objective, directions, span=span))
     drawn = torch.rand(40, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     fresh = (2 * drawn - 1) * span
     truth = evaluate(objective, directions.vectors, fresh).losses

@@ -20,10 +20,9 @@ Run with OMP_NUM_THREADS=1 for figures of one core.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from common import Row, note, parser, report
+from common import Row, empty_store, note, parser, report, timed
 from regraft.data import rendered
 from regraft.features import Taps, plan, sweep
 from regraft.heads import GroupLassoPath, Response, group_lasso, lasso
@@ -98,8 +97,9 @@ def tasks(data: Path, sizes: list[int], *, quick: bool) -> list[Task]:
     found = []
     for size in sizes:
         wanted = plan(network, [Taps(sizes=(size,) if size else (None,))])
-        store = sweep(network, manifest, wanted, workers=0)
-        blocks = {key: m.rows(slice(0, store.rows)) for key, m in store.matrices().items()}
+        with empty_store():
+            store = sweep(network, manifest, wanted, workers=0)
+            blocks = {key: m.rows(slice(0, store.rows)) for key, m in store.matrices().items()}
         found.append(Task.of("V1a, orientation", blocks, np.asarray(manifest.target.values)))
     return found
 
@@ -109,16 +109,17 @@ def measured(task: Task, passes: int) -> list[Row]:
     largest = lasso(task.design, task.response, strengths=1, tol=TOL).strength_max
     strengths = [largest * WEAKEST ** (step / (LENGTH - 1)) for step in range(1, LENGTH)]
     strengths = [largest * 0.5, *strengths]
-    floor = _seconds(lambda: _read(task))[0] * len(strengths)
+    floor = timed(lambda: _read(task))[1] * len(strengths)
 
     def path(solve: Callable[..., GroupLassoPath]) -> Callable[[], GroupLassoPath]:
         return lambda: solve(task.design, task.response, strengths=strengths, tol=TOL, max_iterations=MOST)
 
-    ours, found = _seconds(path(lasso))
-    plain, slower = _seconds(path(lasso), _proximal())
-    grouped, groups = _seconds(path(group_lasso))
-    flat, flats = _seconds(path(group_lasso), _proximal())
-    theirs, objectives = _seconds(lambda: _saga(task, strengths, passes))
+    found, ours, _ = timed(path(lasso))
+    groups, grouped, _ = timed(path(group_lasso))
+    with _proximal():
+        slower, plain, _ = timed(path(lasso))
+        flats, flat, _ = timed(path(group_lasso))
+    objectives, theirs, _ = timed(lambda: _saga(task, strengths, passes))
     excess = max(value / fit.objective - 1 for value, fit in zip(objectives, found))
     apart, gone = (
         max(abs(a.objective / b.objective - 1) for a, b in zip(*paths)) for paths in ((found, slower), (groups, flats))
@@ -163,14 +164,6 @@ def _saga(task: Task, strengths: list[float], passes: int) -> list[float]:
         losses = np.logaddexp.reduce(logits, 1) - picked
         found.append(float(losses.mean() + strength * np.abs(model.coef_).sum()))
     return found
-
-
-def _seconds(call: Callable[[], Any], within: AbstractContextManager[Any] | None = None) -> tuple[float, Any]:
-    """Processor seconds, and what came of them."""
-    with within or nullcontext():
-        began = time.process_time()
-        value = call()
-        return time.process_time() - began, value
 
 
 if __name__ == "__main__":

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import inspect
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,18 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import regraft
-from common import ENCODER, Row, Timing, interleaved, note, parser, report, sentence_encoder
+from common import (
+    ENCODER,
+    Row,
+    empty_store,
+    interleaved,
+    note,
+    parsed,
+    parser,
+    report,
+    sentence_encoder,
+    synchronised,
+)
 from regraft.data import Manifest, scan
 from regraft.features import gathered, in_order, plan, pool_batch, sweep
 from regraft.graft import METHODS
@@ -49,7 +58,7 @@ def main() -> None:
     options.add_argument("--device", default="cpu", help="where the backbone runs (default: %(default)s)")
     options.add_argument("--parts", default="speed,pass,accuracy,start", help="what to measure (default: %(default)s)")
     options.add_argument("--rows", type=int, help="time so many training rows, and a third as many test rows")
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     data, quick, parts = arguments.data, arguments.quick, arguments.parts.split(",")
     network = load(str(data / "weights" / "mobilenet_v2_1.0_224")).to(arguments.device)
     few = arguments.rows or (160 if quick else None)
@@ -59,7 +68,7 @@ def main() -> None:
             name: pack_network(name, data) for name in (("V1a",) if quick else ("R20", "R56", "V1a", "V1b", "V2"))
         }
         networks |= {} if quick else _published()
-        rows += [_pass(name, one, 3 if quick else 7) for name, one in networks.items()]
+        rows += [_pass(name, one.to(arguments.device), 3 if quick else 7) for name, one in networks.items()]
     if "accuracy" in parts:
         for name in ["flowers5"] if quick else ["flowers5", "vww", "usps"]:
             rows.append(_accuracy(network, data / "images" / name, 300 if quick else None))
@@ -92,8 +101,9 @@ def _speed(network: Network, data: Path, few: int | None, repeats: int) -> list[
         "sklearn": lambda: _peer(network, manifest),
     }
     note(f"speed: {len(manifest)} rows, {torch.get_num_threads()} threads")
-    # A fixed order keeps each warm run right behind the cold one that filled its store.
-    seconds, results = _in_order(alternatives, repeats)
+    calls = {name: synchronised(call, network.device) for name, call in alternatives.items()}
+    # a warm run finds the store that the last cold one filled, in this turn or the one before
+    seconds, results = interleaved(calls, repeats=repeats, warmups=int(network.device.type == "cuda"))
     for folder in caches.values():
         shutil.rmtree(folder, ignore_errors=True)
     peer = ("features in a loop + LogisticRegressionCV", seconds["sklearn"])
@@ -104,19 +114,6 @@ def _speed(network: Network, data: Path, few: int | None, repeats: int) -> list[
         more = {"stages": results[name], "of_plain_loop": ratio}
         rows.append(Row.timed(f"adapt {name}", seconds[name], peer=peer, floor=seconds["floor"], more=more))
     return rows
-
-
-def _in_order(alternatives: dict[str, Any], repeats: int) -> tuple[dict[str, Timing], dict[str, Any]]:
-    seconds: dict[str, list[float]] = {name: [] for name in alternatives}
-    results: dict[str, Any] = {}
-    for repeat in range(repeats):
-        for name, call in alternatives.items():
-            began = time.perf_counter()
-            results[name] = call()
-            seconds[name].append(time.perf_counter() - began)
-            note(f"  {repeat + 1}/{repeats} {name}: {seconds[name][-1]:.2f} s")
-    timings = {n: Timing(statistics.median(s), min(s), max(s), tuple(s)) for n, s in seconds.items()}
-    return timings, results
 
 
 def _few(manifest: Manifest, train: int, test: int) -> Manifest:
@@ -176,7 +173,8 @@ def _pass(name: str, network: Network, repeats: int) -> Row:
         for _ in range(BATCHES):
             pool_batch(network, blocks, batch)
 
-    seconds, _ = interleaved({"ours": ours, "plain": plain}, repeats=repeats)
+    ways = {"ours": synchronised(ours, network.device), "plain": synchronised(plain, network.device)}
+    seconds, _ = interleaved(ways, repeats=repeats)
     return Row.timed(f"pass of {BATCHES * BATCH} rows, {name}", seconds["ours"], peer=("plain pass", seconds["plain"]))
 
 
@@ -194,6 +192,7 @@ def _sklearn() -> Any:
     )
 
 
+@empty_store()
 def _accuracy(network: Network, folder: Path, limit: int | None) -> Row:
     """Test accuracy of `probe` and of scikit-learn on the very same features."""
     manifest = scan(str(folder))

@@ -35,7 +35,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from common import ENCODER, Row, clustered_interval, note, parser, report, sentence_encoder, table
+from common import ENCODER, Row, clustered_interval, note, parsed, parser, report, sentence_encoder, table
 from regraft.data import Manifest, joined, rendered, scan
 from regraft.features import Taps, plan, sweep
 from regraft.graft import METHODS, Features, Options, Select, Solve, adapt
@@ -286,10 +286,7 @@ def main() -> None:
     options.add_argument("--taus", nargs="*", type=int, default=(), help="of head probing (default: the methods' own)")
     options.add_argument("--steps", type=int, help="of a training (default: the methods' own)")
     options.add_argument("--cache", type=Path, help="keep the features here (default: a folder that is deleted)")
-    chosen = options.parse_args()
-    if not (chosen.data / "weights").is_dir():
-        note(f"not run: data pack absent at {chosen.data}")
-        return
+    chosen = parsed(options, "weights", "images")
     names = chosen.pairs or (QUICK if chosen.quick else [pair.name for pair in PAIRS])
     unknown = [name for name in names if name not in {pair.name for pair in PAIRS}]
     if unknown:

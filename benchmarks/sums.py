@@ -8,8 +8,8 @@ same of rows moved by three deviations of every input. ``coverage``: the share o
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from common import Row, parser, report
+from common import Row, empty_store, parsed, parser, report, timed
 from regraft.graft import METHODS, Options, Posterior, adapt
 from regraft.heads import NINETY
 from regraft.reproduce.linearized.networks import perceptron
@@ -28,7 +28,7 @@ WAYS = {"sums": Posterior(), "all": Posterior(rank=10**4, megabytes=1e5)}
 
 
 def main() -> None:
-    arguments = parser(__doc__.splitlines()[0]).parse_args()
+    arguments = parsed(parser(__doc__.splitlines()[0]), "tabular")
     torch.set_num_threads(1)
     cases = dict(list(CASES.items())[1:2]) if arguments.quick else CASES
     rows = [_measured(arguments.data / "tabular" / f"{name}.parquet", name, *sizes) for name, sizes in cases.items()]
@@ -47,12 +47,10 @@ def _measured(path: Path, name: str, count: int, width: int) -> Row:
     for way, stage in WAYS.items():
         stages = tuple(stage if isinstance(each, Posterior) else each for each in METHODS["tangent-gp"].stages)
         recipe = replace(METHODS["tangent-gp"], stages=stages)
-        began = time.process_time()
-        run = adapt(
-            (x[:count], y[:count]), network, method=recipe, theta2=("2.*",), options=Options(folds=3, workers=0)
-        )
+        how = {"method": recipe, "theta2": ("2.*",), "options": Options(folds=3, workers=0)}
         end = "" if way == "sums" else "_all"
-        more[f"cpu_s{end}"] = time.process_time() - began
+        with empty_store():
+            run, more[f"cpu_s{end}"], _ = timed(partial(adapt, (x[:count], y[:count]), network, **how))
         says = run.predict_proba(x[count:])
         near[way], far[way] = says.spread[:, 0], run.predict_proba(x[count:] + MOVED).spread[:, 0]
         inside = np.abs(says.probabilities[:, 0] - y[count:]) <= NINETY * near[way]

@@ -6,22 +6,26 @@ training rows. Every score is computed from the training rows alone. A task's *r
 Kendall τ (Vigna, 2015; as in LogME) of a score with the truth over the networks; a row of the table has its mean over
 tasks, with a 95 % interval by Student's t. ``times_sweep`` is the CPU-seconds of a score, with the decomposition that
 it needs, over those of the sweep of the same training rows: the median over networks and tasks.
+
+Features, what their sweep took and the truth are kept in the store, and taken from there by a later run, of a later
+version too: to measure them again, name another folder by ``REGRAFT_CACHE``.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from common import Row, note, parser, report
+from common import Row, note, parsed, parser, report, timed
 from regraft.data import Manifest, folds, joined
 from regraft.diagnose import SCORES, Estimate, Ranking, rank_models, scores, weighted_kendall
 from regraft.diagnose.transfer.reliability import PATH, kept
@@ -50,11 +54,12 @@ ROWS, FOLDS = 1000, 5
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A network on a task: features, source probabilities, CPU-seconds of the sweep by part, and the file of these."""
+    """A network on a task: features, source probabilities, CPU-seconds of the sweep of the training rows (NaN where it
+    is not known what they were) and the file of these."""
 
     embedding: Mapping[str, Tensor]
     source: Mapping[str, Tensor]
-    seconds: Mapping[str, float]
+    seconds: float
     note: Path
 
 
@@ -74,28 +79,25 @@ def network_of(name: str, data: Path) -> Network:
 
 
 def swept(network: Network, manifest: Manifest) -> Cell:
-    """Embedding and logits of all rows, from the cache where they are there, with what their sweep took."""
+    """Embedding and logits of all rows, from the store where they are there, with what their sweep took."""
     wanted = plan(network, [Taps(("embedding",), (None,)), Taps(("logits",), (None,))])
-    embedding, source, seconds = {}, {}, {}
-    folder, notes = cache_root() / "transferability", {}
+    folder = cache_root() / "transferability"
     folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{digest(network.fingerprint, canonical_json(list(manifest.part('train').hashes)))}.json"
+    embedding, source = {}, {}
     for name in ("train", "test"):
-        part = manifest.part(name)
-        notes[name] = folder / f"{digest(network.fingerprint, canonical_json(list(part.hashes)))}.json"
-        began = time.process_time()
-        store = sweep(network, part, wanted, workers=0)
-        if store.computed_rows:  # of an interrupted sweep the rest, as if all rows took as long
-            taken = (time.process_time() - began) * store.rows / store.computed_rows
-            write_json(notes[name], {"cpu_s": taken})
-        seconds[name] = float(read_json(notes[name])["cpu_s"])
+        store, taken, _ = timed(partial(sweep, network, manifest.part(name), wanted, workers=0))
+        if name == "train" and store.computed_rows:  # of an interrupted sweep the rest, as if all rows took as long
+            write_json(kept, {"cpu_s": taken * store.rows / store.computed_rows})
         values = {key.split("@")[0]: m.rows(slice(0, store.rows)) for key, m in store.matrices().items()}
         embedding[name] = values["embedding"].float()
         source[name] = values["logits"].double().softmax(1)
-    return Cell(embedding, source, seconds, notes["train"])
+    seconds = float((read_json(kept) or {"cpu_s": math.nan})["cpu_s"])  # a whole store may lie there without its note
+    return Cell(embedding, source, seconds, kept)
 
 
 def truth_of(cell: Cell, manifest: Manifest, kept: Path) -> float:
-    """Per cent of the test rows that a linear head on the embedding gets right; kept beside the sweep."""
+    """Per cent of the test rows that a linear head on the embedding gets right; from ``kept`` where it lies there."""
     if kept.exists():
         return float(read_json(kept)["accuracy"])
     train, target = manifest.part("train"), manifest.part("train").target
@@ -132,7 +134,7 @@ def measured(backbone: str, name: str, data: Path) -> tuple[dict[str, Any], dict
     every = scores(features=cell.embedding["train"], labels=codes, source=cell.source["train"])
     seconds = time.process_time() - began
     found = {each.name: each for each in every if isinstance(each, Estimate)}
-    sweep_s = cell.seconds["train"]
+    sweep_s = cell.seconds
     figures: dict[str, Any] = {"task": name, "backbone": backbone, "accuracy": accuracy, "sweep_s": sweep_s}
     figures |= {"rows": len(codes), "width": cell.embedding["train"].shape[1], "all_s": seconds}
     figures["scores"] = {
@@ -148,7 +150,7 @@ def main() -> None:
     options.add_argument("--keep", action="store_true", help="write what regraft rank says of scores")
     options.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     options.add_argument("--backbones", nargs="+", default=tuple(BACKBONES), choices=tuple(BACKBONES))
-    arguments = options.parse_args()
+    arguments = parsed(options, "weights", "images")
     torch.set_num_threads(1)
     tasks, backbones = tuple(arguments.tasks), tuple(arguments.backbones)
     if arguments.quick:
@@ -194,15 +196,20 @@ def _row(key: str, cells: Mapping[str, list[dict[str, Any]]], orders: Mapping[st
     more["tau_by_task"] = dict(zip(cells, tau.each))
     more["lost_points"], more["lost_by_task"] = statistics.fmean(lost), dict(zip(cells, lost))
     more["sure_pairs"], more["sure_right"] = sure / pairs, right / sure if sure else None
-    more["times_sweep"] = statistics.median(times)
+    more["times_sweep"] = statistics.median(_known(times))
     return Row(key, more=more)
 
 
 def _together(cells: Mapping[str, list[dict[str, Any]]]) -> Row:
     """What all scores take together, their decomposition once."""
-    times = [cell["all_s"] / cell["sweep_s"] for each in cells.values() for cell in each]
+    times = _known([cell["all_s"] / cell["sweep_s"] for each in cells.values() for cell in each])
     spread = {"times_sweep_low": min(times), "times_sweep_high": max(times)}
     return Row("all of them", more={"times_sweep": statistics.median(times), **spread})
+
+
+def _known(times: list[float]) -> list[float]:
+    """Those that are; NaN alone where none is."""
+    return [value for value in times if math.isfinite(value)] or [math.nan]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from regraft.data import joined, rendered
+from regraft.features import cache_root
+from regraft.network import load
 from regraft.reproduce.words import t_interval
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +66,48 @@ def test_rows_have_the_common_form(benchmarks, tmp_path, capsys):
     out = capsys.readouterr()
     assert json.loads(out.out)["benchmark"] == "demo"
     assert "case" in out.err
+
+
+def test_without_the_data_pack_a_benchmark_says_so(benchmarks, tmp_path, monkeypatch, capsys):
+    without = {"fisher", "gradient_features", "head2toe", "logistic", "ntk", "sparse"}  # which then draw, or do less
+    scripts = [path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+    needing = {path.stem for path in scripts} - without
+    assert len(needing) == len(scripts) - len(without)
+    for name in sorted(needing):
+        script, stored = importlib.import_module(name), tmp_path / f"{name}.json"
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", "--data", str(tmp_path / "pack"), "--json", str(stored)])
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        assert not ended.value.code
+        said = capsys.readouterr().err
+        assert said.startswith("not run: data pack absent: ")
+        assert str(tmp_path / "pack") in said
+        found = json.loads(stored.read_text(encoding="utf-8"))
+        assert (found["benchmark"], found["rows"], found["not_run"]) == (name, [], said[len("not run: ") : -1])
+
+
+def test_an_empty_store_is_a_new_one_each_time(benchmarks):
+    users, found = cache_root(), []
+    for _ in range(2):
+        with benchmarks["common"].empty_store():
+            found.append(cache_root())
+            assert list(cache_root().iterdir()) == []
+            (cache_root() / "features").mkdir()
+    assert len({users, *found}) == 3
+    assert cache_root() == users
+    assert not any(folder.exists() for folder in found)
+
+
+def test_what_a_sweep_took_is_kept_and_unknown_without_its_note(benchmarks):
+    script = importlib.import_module("transferability")
+    rows = joined({"train": rendered("count", 6, 0), "test": rendered("count", 3, 1)}, "count")
+    network = load("regraft/fashion-resnet")
+    cell = script.swept(network, rows)
+    assert 0 < cell.seconds == script.swept(network, rows).seconds
+    cell.note.unlink()
+    found = script.swept(network, rows)
+    assert math.isnan(found.seconds)
+    assert found.embedding["test"].equal(cell.embedding["test"])
 
 
 def test_the_pairs_are_those_of_the_page(benchmarks):
