@@ -208,6 +208,27 @@ def test_rows_outside_a_fold_may_hold_one_class_only():
     assert bool((torch.softmax(found.out_of_fold[:4], 1)[:, 0] > 1 - 1e-12).all())
 
 
+@pytest.mark.parametrize("penalty", ["l1", "l21"])
+def test_labels_that_are_all_alike_leave_the_others_their_temperature(penalty):
+    """They have the log odds of the rule of succession, in each fold of its own rows."""
+    x, codes = features(80, 8, 2)
+    folds = np.arange(80) % 4
+    labels = np.stack([codes, np.ones(80), np.zeros(80)], 1).astype(float)
+    labels[::5, 1] = np.nan
+    alone, among = (
+        solve_sparse(
+            design_of(x, c), Response.of("multilabel", list("abc")[:c], labels[:, :c]), penalty=penalty,
+            strengths=[0.1], folds=folds, metric="nll", tol=1e-9,
+        )
+        for c in (1, 3)
+    )  # fmt: skip
+    np.testing.assert_allclose(among.readout.intercept[1:], [np.log(65), -np.log(81)], rtol=1e-12)
+    np.testing.assert_allclose(among.out_of_fold[:, 1], np.log(49), rtol=1e-12)
+    np.testing.assert_allclose(among.out_of_fold[:, 2], -np.log(61), rtol=1e-12)
+    np.testing.assert_allclose(among.out_of_fold[:, :1], alone.out_of_fold, atol=1e-3)
+    assert among.readout.temperature == pytest.approx(alone.readout.temperature, rel=0.2)
+
+
 def test_more_classes_than_rows_in_a_fold_and_absent_classes():
     x, _ = features(30, 50, 3)
     codes = np.arange(30) % 15
