@@ -214,7 +214,7 @@ def test_the_readout_is_the_head_on_the_kept_design():
     from regraft.heads import kept_design
 
     x, codes = planted()
-    design, response = design_of(x, 3, dtype=torch.float32), classes_of(codes)
+    design, response = design_of(x, 3, dtype=torch.bfloat16), classes_of(codes)
     found = select_reference(
         {"a": design}, response, folds=np.arange(90) % 3, metric="accuracy", fractions=(0.02,), strengths=(1e-3,),
         steps=(200,), rates=(0.1,),
@@ -222,6 +222,7 @@ def test_the_readout_is_the_head_on_the_kept_design():
     view = kept_design(design, found.columns, found.normalised)
     predicted = found.solution.readout.predict_proba(view)
     assert score("accuracy", response, predicted) == 1.0
+    assert found.solution.readout.coefficients.dtype == torch.float32
     flat = torch.cat(list(found.scores.values()))
     assert len(flat) == 400
     least = min(float(found.scores[name][index].min()) for name, index in found.columns.items())

@@ -416,8 +416,9 @@ def test_features_stored_in_sixteen_bits_go_through_the_whole_search(monkeypatch
     assert found.columns.keys() == wide.columns.keys()
     assert [c.score for c in found.table] == pytest.approx([c.score for c in wide.table], abs=0.03)
     kept = kept_design(stored, found.columns, found.normalised)
-    kept = FeatureDesign({name: Cast(matrix, torch.float32) for name, matrix in kept.matrices.items()}, 3)
     probabilities = found.solution.readout.predict_proba(kept)
+    cast = FeatureDesign({name: Cast(matrix, torch.float32) for name, matrix in kept.matrices.items()}, 3)
+    assert torch.equal(found.solution.readout.predict_proba(cast), probabilities)
     assert float((probabilities.argmax(1) == torch.as_tensor(codes)).float().mean()) > 0.9
 
 

@@ -309,8 +309,11 @@ def test_single_precision_features_reach_double_precision_certificates(monkeypat
     assert group_lasso(wider, response, strengths=[0.01], tol=1e-9)[0].objective == pytest.approx(
         fine.objective, rel=1e-9
     )
-    wide = group_lasso(single.bfloat16(), response, strengths=[0.01], tol=1e-4)[0]
+    stored = design_of(x, response.n_outputs, dtype=torch.bfloat16)
+    wide = group_lasso(stored, response, strengths=[0.01], tol=1e-4)[0]
     assert wide.status.converged
+    w, b = whole(wide, 200)
+    np.testing.assert_allclose(wide.readout(stored).logits(stored), stored.dense().double() @ w + b, atol=1e-5)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

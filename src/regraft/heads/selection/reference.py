@@ -257,7 +257,7 @@ def _finish(
     named = by_name(scores, design.widths)
     columns = keep(named, cell.fraction)
     view = kept_design(design, columns)
-    weights = (model.weights[0].T.cpu() * head.spread).to(view.dtype)
+    weights = (model.weights[0].T.cpu() * head.spread).to(torch.promote_types(torch.float32, view.dtype))
     intercept = (model.intercepts[0].cpu() * head.spread + head.mean).to(torch.float64)
     blocks = Blocks(
         {name: piece.contiguous() for name, piece in zip(view.widths, torch.split(weights, list(view.widths.values())))}

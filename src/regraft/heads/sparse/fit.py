@@ -64,11 +64,11 @@ class GroupLassoFit:
         return found
 
     def readout(self, design: FeatureDesign) -> Readout:
-        """The head over the layers of the design that was fitted, in its dtype."""
+        """The head over the layers of the design that was fitted, in its dtype; of 16-bit features in float32."""
         self.scores(design.width)
         whole = torch.zeros(design.width, self.values.shape[1], dtype=torch.float64)
         whole[self.indices] = self.values
-        pieces = torch.split(whole.to(design.dtype), list(design.widths.values()))
+        pieces = torch.split(whole.to(torch.promote_types(torch.float32, design.dtype)), list(design.widths.values()))
         blocks = Blocks(dict(zip(design.widths, pieces)))
         form = f"{self.loss} {'group lasso' if self.penalty == 'l21' else 'lasso'}"
         return Readout(blocks, self.intercept.to(torch.float64), link=self.link, form=form, strength=self.strength)
