@@ -347,8 +347,11 @@ def test_a_schedule_nears_the_optimum_and_stops_where_it_is_told() -> None:
 def test_auto_takes_the_dual_where_rows_are_few_and_newton_elsewhere() -> None:
     p = problem("softmax")
     long = DenseDesign(torch.cat([blocks()[1], blocks(seed=1)[1]], dim=2))
-    few = minimise(ConvexProblem(long, "softmax", p.targets, p.weights, {"rows": 0.1}), gap=1e-6)
-    assert "after 0 iterations" in few.status.message  # Newton on the design itself had nothing left to do
+    few = ConvexProblem(long, "softmax", p.targets, p.weights, {"rows": 0.1})
+    assert "after 0 iterations" in minimise(few, gap=1e-6).status.message  # Newton on the design had nothing left to do
+    for most in (0, 1, 2):
+        status = minimise(few, gap=1e-12, iterations=most).status
+        assert (status.iterations, status.converged) == (most, False)
     wide = ConvexProblem(
         FeatureDesign({"x": Dense(blocks()[0])}, C), "softmax", problem("softmax").targets, torch.ones(N, 1).double(),
         {"x": 0.1},
