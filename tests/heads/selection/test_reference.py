@@ -280,13 +280,18 @@ def test_what_does_not_fit_is_refused():
         {"steps": ()},
         {"steps": (0,)},
         {"steps": (20.0,)},
+        {"steps": 5},
         {"rates": (0.0,)},
+        {"rates": 0.1},
         {"strengths": ()},
         {"fractions": (2.0,)},
         {"fractions": 0.5},
     ):
         with pytest.raises(SolverError):
             select_reference({"a": design_of(x, 3)}, response, **good, **wrong)
+    for wrong in ({"steps": 0}, {"rate": -1.0}, {"penalties": 1e-3}):
+        with pytest.raises(SolverError, match=r"of Adam|of the group lasso"):
+            AdamScores(**wrong)
     with pytest.raises(SolverError, match="no design"):
         select_reference({}, response, **good)
     x[3, 4] = np.nan

@@ -387,7 +387,7 @@ def test_layers_of_rows_that_are_alike_are_out_at_once(dtype):
 
 def test_what_does_not_fit_is_refused():
     x, codes = features(30, 20, 3)
-    for wrong in ((), (0.1, 0.5), (2.0,), (0.0,)):
+    for wrong in ((), (0.1, 0.5), (2.0,), (0.0,), 0.1):
         with pytest.raises(SolverError, match="shares of λ_max"):
             ExactGroupLasso(wrong)
     with pytest.raises(SolverError, match="one share for each penalty"):

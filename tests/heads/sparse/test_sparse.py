@@ -179,6 +179,7 @@ def test_a_penalty_too_large_leaves_the_class_shares():
     folds = np.arange(60) % 3
     found = solve_sparse(design_of(x, 3), classes_of(codes), penalty="l1", strengths=[1.0], folds=folds, metric="nll")
     assert not any(bool(block.any()) for block in found.readout.coefficients.values())
+    assert found.status.message.endswith(", no feature")
     shares = np.bincount(codes[folds != 0]) / (folds != 0).sum()
     np.testing.assert_allclose(torch.softmax(found.out_of_fold[0], 0).numpy(), shares, rtol=1e-9)
     np.testing.assert_allclose(torch.softmax(found.readout.intercept, 0).numpy(), np.bincount(codes) / 60, rtol=1e-9)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar
@@ -183,9 +183,12 @@ def check_shares(shares: Sequence[float]) -> None:
     Raises:
         SolverError: they are not.
     """
-    falling = all(first > second for first, second in pairwise(shares))
-    if not shares or not falling or not all(0 < share <= 1 for share in shares):
-        raise SolverError("the shares of λ_max", expected="falling numbers above 0, at most 1", got=repr(shares))
+    values = list(shares) if isinstance(shares, Iterable) else []
+    falling = all(first > second for first, second in pairwise(values))
+    if not values or not falling or not all(0 < share <= 1 for share in values):
+        raise SolverError(
+            "the shares of λ_max", expected="a sequence of falling numbers above 0, at most 1", got=repr(shares)
+        )
 
 
 def check_pairs(shares: Sequence[float], strengths: Sequence[float]) -> None:

@@ -111,8 +111,8 @@ def select_reference(
     require_learnable(response)
     for design in designs.values():
         check_features(design, response, metric)
+    check_grid(steps, rates, strengths)
     grid = _Grid(check_fractions(fractions), check_strengths(strengths), list(dict.fromkeys(steps)), list(rates))
-    check_grid(grid.steps, grid.rates, grid.strengths)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, None)
     check_training(fold_of, row_weights(response, class_weight, rows))

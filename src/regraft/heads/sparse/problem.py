@@ -271,6 +271,8 @@ class SparseProblem:
         relative = gap / primal if primal > 0 else 0.0
         done = gap <= tol * primal
         message = f"relative duality gap {relative:.1e} after {spent} iterations"
+        if not len(state.columns):
+            message += ", no feature"
         if not done:
             message += f" (tolerance {tol:.0e}): allow more iterations, or take a stronger penalty or a longer path"
         values = torch.zeros(len(state.columns), len(self.varied), dtype=torch.float64)
