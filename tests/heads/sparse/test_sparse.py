@@ -185,6 +185,16 @@ def test_a_penalty_too_large_leaves_the_class_shares():
     np.testing.assert_allclose(torch.softmax(found.readout.intercept, 0).numpy(), np.bincount(codes) / 60, rtol=1e-9)
 
 
+def test_fits_without_a_fold_that_stop_short_are_told_of(monkeypatch):
+    x, codes = features(60, 20, 3)
+    given = {"penalty": "l1", "strengths": [0.01], "folds": np.arange(60) % 3, "metric": "nll"}
+    assert "fold" not in solve_sparse(design_of(x, 3), classes_of(codes), **given).status.message
+    monkeypatch.setattr("regraft.heads.sparse.solve._ITERATIONS", 1)
+    status = solve_sparse(design_of(x, 3), classes_of(codes), **given).status
+    assert not status.converged
+    assert status.message.endswith("; 3 of 3 fits without a fold stopped above the tolerance 5e-03")
+
+
 def test_constant_features_get_nothing():
     x, codes = features(60, 20, 3)
     x[:, 4] = 5.0

@@ -30,7 +30,8 @@ class GroupLassoFit:
         intercept: (C,) float64, b.
         loss: ``softmax``, ``sigmoid`` or ``squared``.
         objective: the value of the problem at (W, b).
-        gap: an upper bound of ``objective`` minus the minimum: the duality gap, in float64 over all features.
+        gap: an upper bound of ``objective`` minus the minimum: the duality gap over all features, in float64 but for
+            products with float32 features where the tolerance is 5e-4 or more.
         relative_gap: ``gap`` divided by ``objective``.
         status: whether the relative gap reached the tolerance, iterations, and the relative gap as the residual.
         passes: how often all features were read for a certificate.

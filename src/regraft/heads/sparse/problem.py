@@ -274,7 +274,8 @@ class SparseProblem:
         if not len(state.columns):
             message += ", no feature"
         if not done:
-            message += f" (tolerance {tol:.0e}): allow more iterations, or take a stronger penalty or a longer path"
+            advice = "allow more iterations or a larger tolerance, or take a stronger penalty or a longer path"
+            message += f" (tolerance {tol:.0e}): {advice}"
         values = torch.zeros(len(state.columns), len(self.varied), dtype=torch.float64)
         values[:, self.varied] = state.weights.T
         level = (state.intercept + self.offset)[:, 0]
