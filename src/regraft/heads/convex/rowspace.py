@@ -3,7 +3,7 @@
 Every solution is u = Ψᵀ α (the representer theorem), so that with K = Ψ Ψᵀ, (C·N, C·N), the problem of
 :mod:`regraft.heads.convex.problem` is
 
-    min_{α, b}  F = data(offset + K α + b) + ½ αᵀ K α,
+    min_{α, b}  F = data(K α + b) + ½ αᵀ K α,
 
 and α = Θ = ω (y − p), the residuals, at the optimum. With b eliminated and H' the Hessian that is left, Newton's step
 is
@@ -47,7 +47,7 @@ class RowPoint:
         alpha: (C, N) float64.
         image: K α, (C, N).
         shift: b (C, 1), the best one.
-        logits: offset + K α + b.
+        logits: K α + b.
         predictions: the mean that the loss predicts at the logits.
         residual: Θ (C, N), with :attr:`predictions` of the logits.
         objective: F.
@@ -88,7 +88,7 @@ def solve_rows(
     """Newton's method in α, until the certified gap is at most ``gap`` · F or rounding stops it.
 
     Args:
-        problem: whose data term, offset and curvature are taken; its design is not.
+        problem: whose data term and curvature are taken; its design is not.
         kernel: K, (C·N, C·N) float64, symmetric, about the rows' mean.
         gap: relative.
         start: α (C, N) to begin at, halved for as long as that lowers F: the residuals of another kernel may give this
@@ -146,16 +146,13 @@ def _point(
     problem: ConvexProblem, kernel: Tensor, alpha: Tensor, image: Tensor, guess: Tensor, steps: int = 0
 ) -> RowPoint:
     term = problem.term
-    plain = image if problem.offset is None else image + problem.offset
-    shift = guess + term.recentre(plain + guess)
-    logits = plain + shift
+    shift = guess + term.recentre(image + guess)
+    logits = image + shift
     predictions = term.predict(logits)
     objective = term.value(logits) + 0.5 * float((alpha * image).sum())
     feasible = problem.feasible(predictions)
     theta = term.residual(feasible)
     dual = term.dual(feasible, 1.0) - 0.5 * float((theta * _image(kernel, theta)).sum())
-    if problem.offset is not None:
-        dual -= float((theta * problem.offset).sum())
     if not objective < float("inf"):
         raise not_finite()
     gap = max(0.0, objective - dual)
