@@ -1,4 +1,4 @@
-"""Designs that are read once: held in memory where they are small enough, else in a temporary file."""
+"""Designs as they are computed with: read once, held in memory where small enough, else in a temporary file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.linear import Dense, FeatureDesign
+from regraft.linear import Cast, Dense, FeatureDesign
 
-__all__ = ["HELD_BYTES", "in_memory", "on_disk"]
+__all__ = ["HELD_BYTES", "in_memory", "on_disk", "wide_enough"]
 
 #: Features up to this size are read once and held.
 HELD_BYTES = 2**32
@@ -27,6 +27,15 @@ def in_memory(design: FeatureDesign) -> FeatureDesign:
         return design
     matrices = {name: Dense(matrix.rows(slice(0, design.n_rows))) for name, matrix in design.matrices.items()}
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
+
+
+def wide_enough(design: FeatureDesign) -> FeatureDesign:
+    """16-bit features are computed with in float32."""
+    if design.dtype in (torch.float32, torch.float64):
+        return design
+    matrices = {name: Cast(matrix, torch.float32) for name, matrix in design.matrices.items()}
+    wide = FeatureDesign(matrices, design.n_outputs, device=design.device)
+    return wide if design.known is None else wide.knowing(design.known)
 
 
 def on_disk(count: int, dtype: torch.dtype) -> Tensor | None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from regraft.heads.calibration import link as apply_link
+from regraft.heads.held import wide_enough
 from regraft.heads.response import Link
-from regraft.linear import Blocks, Design
+from regraft.linear import Blocks, Design, FeatureDesign
 from regraft.record import Candidate
 
 __all__ = ["Readout", "Solution", "Status"]
@@ -53,7 +54,9 @@ class Readout:
     strength: float = 0.0
 
     def logits(self, design: Design) -> Tensor:
-        """Φ w + b, shape (N, C)."""
+        """Φ w + b, shape (N, C); 16-bit features are read as float32, as when the head was solved."""
+        if isinstance(design, FeatureDesign) and design.dtype != self.coefficients.dtype:
+            design = wide_enough(design)
         return design.apply(self.coefficients) + self.intercept
 
     def predict_proba(self, design: Design) -> Tensor:

@@ -15,7 +15,7 @@ from regraft.heads.response import Response
 from regraft.linear.checks import as_tensor
 from regraft.wording import some
 
-__all__ = ["ClassWeight", "class_weights", "in_spreads", "moments", "row_weights", "sample_weights"]
+__all__ = ["ClassWeight", "class_weights", "in_spreads", "moments", "row_weights", "sample_weights", "succeeding"]
 
 ClassWeight = None | Literal["balanced"] | Mapping[str, float]
 
@@ -119,6 +119,17 @@ def moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     mean = torch.where(low == high, low, mean)
     spread = (share * (values - mean).square()).sum(0).sqrt()
     return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def succeeding(labels: Tensor, weights: Tensor) -> Tensor:
+    """(…, N) labels, and where the n of positive weight are all alike, k of them ones, (k + 1) / (n + 2) instead.
+
+    An intercept that is free would go to infinity there: it ends at the log odds of what Laplace's rule of succession
+    gives one more row, and no feature is read.
+    """
+    there = (weights > 0).to(labels)
+    rows, ones = there.sum(-1, keepdim=True), (there * labels).sum(-1, keepdim=True)
+    return torch.where((ones == 0) | (ones == rows), (ones + 1) / (rows + 2), labels)
 
 
 def in_spreads(response: Response, weights: Tensor) -> tuple[Response, Tensor]:

@@ -71,6 +71,20 @@ def labels_of(response: Response) -> Labels:
     return Labels.of(response, torch.ones(len(response), 1, dtype=torch.float64))
 
 
+def test_labels_that_are_all_alike_have_the_chance_of_the_rule_of_succession() -> None:
+    """Each of the rows that are fitted and have it, whatever the derivatives."""
+    both, response = both_of(33)
+    values = torch.stack([response.values[:, 0], torch.zeros(33), torch.ones(33)], 1).double()
+    weights = torch.ones(33, 3).double()
+    weights[:6, 2] = 0
+    fitter = TangentFitter(both, Labels("sigmoid", values, weights), torch.arange(33) % 3, Gradients(LAST))
+    form = fitter.form(1e-2)
+    found, _ = fitter.out_of_fold(form, [1e-2])
+    np.testing.assert_allclose(found[0, :, 1:], np.log([[1 / 23, 19]] * 33), atol=1e-6)
+    _, intercept, _ = fitter.refit(form, 1e-2, None)
+    np.testing.assert_allclose(intercept[1:], np.log([1 / 34, 28]), atol=1e-6)
+
+
 # ------------------------------------------------------------------------------------------ the model
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -219,9 +217,6 @@ def test_what_a_path_cannot_do_is_refused_in_a_sentence(kind) -> None:
         case.path(kind).solve(1.0, 0.0)
     with pytest.raises(SolverError, match="rows of a path"):
         case.path(kind, rest=None)
-    based = replace(case.head, base=torch.zeros(N, C))
-    with pytest.raises(SolverError, match="without base and centre"):
-        kind(based, case.start, case.steep, case.whole, DEVIATIONS, case.x[1])
     rows = torch.full((N, C, 4), np.nan, dtype=torch.float64)
     bad = DenseDesign(rows, "w2")
     with pytest.raises(SolverError, match="NaN"):

@@ -214,7 +214,7 @@ def test_the_readout_is_the_head_on_the_kept_design():
     from regraft.heads import kept_design
 
     x, codes = planted()
-    design, response = design_of(x, 3, dtype=torch.float32), classes_of(codes)
+    design, response = design_of(x, 3, dtype=torch.bfloat16), classes_of(codes)
     found = select_reference(
         {"a": design}, response, folds=np.arange(90) % 3, metric="accuracy", fractions=(0.02,), strengths=(1e-3,),
         steps=(200,), rates=(0.1,),
@@ -222,6 +222,7 @@ def test_the_readout_is_the_head_on_the_kept_design():
     view = kept_design(design, found.columns, found.normalised)
     predicted = found.solution.readout.predict_proba(view)
     assert score("accuracy", response, predicted) == 1.0
+    assert found.solution.readout.coefficients.dtype == torch.float32
     flat = torch.cat(list(found.scores.values()))
     assert len(flat) == 400
     least = min(float(found.scores[name][index].min()) for name, index in found.columns.items())
@@ -279,13 +280,18 @@ def test_what_does_not_fit_is_refused():
         {"steps": ()},
         {"steps": (0,)},
         {"steps": (20.0,)},
+        {"steps": 5},
         {"rates": (0.0,)},
+        {"rates": 0.1},
         {"strengths": ()},
         {"fractions": (2.0,)},
         {"fractions": 0.5},
     ):
         with pytest.raises(SolverError):
             select_reference({"a": design_of(x, 3)}, response, **good, **wrong)
+    for wrong in ({"steps": 0}, {"rate": -1.0}, {"penalties": 1e-3}):
+        with pytest.raises(SolverError, match=r"of Adam|of the group lasso"):
+            AdamScores(**wrong)
     with pytest.raises(SolverError, match="no design"):
         select_reference({}, response, **good)
     x[3, 4] = np.nan

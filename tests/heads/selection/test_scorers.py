@@ -301,6 +301,18 @@ def test_the_unit_of_a_number_has_no_say(scorer):
     torch.testing.assert_close(found, other)
 
 
+def test_where_columns_lie_has_no_say_in_the_order_within_a_layer():
+    """The intercept is free: ‖W_i‖ is that of the column about its mean, weighted as the rows are."""
+    x, codes = features(48, 60, 3)
+    codes[:30] = 0  # so that the weighted mean is another
+    response, folds = classes_of(codes), torch.arange(48) % 2
+    found, moved = (
+        scores_of(LayerGroups(), design_of(y, 3, cuts=2), response, folds, "balanced")
+        for y in (x, x + np.where(np.arange(60) % 3, 0, 100.0))
+    )
+    torch.testing.assert_close(moved, found, rtol=1e-5, atol=1e-5)
+
+
 def test_layers_enter_by_their_gradient_over_the_root_of_their_size():
     """Just below λ_max the order is that of ‖X_lᵀR‖_F / √d_l, R the first residual: being large is no merit."""
     rng = np.random.default_rng(0)
@@ -375,7 +387,7 @@ def test_layers_of_rows_that_are_alike_are_out_at_once(dtype):
 
 def test_what_does_not_fit_is_refused():
     x, codes = features(30, 20, 3)
-    for wrong in ((), (0.1, 0.5), (2.0,), (0.0,)):
+    for wrong in ((), (0.1, 0.5), (2.0,), (0.0,), 0.1):
         with pytest.raises(SolverError, match="shares of λ_max"):
             ExactGroupLasso(wrong)
     with pytest.raises(SolverError, match="one share for each penalty"):

@@ -16,6 +16,7 @@ from regraft.heads.search import GRID
 from regraft.heads.selection.fold_tasks import fold_tasks
 from regraft.heads.selection.heads import Heads
 from regraft.heads.selection.kept import TOLERANCE
+from regraft.heads.selection.panel import Panel
 from regraft.linear import Cast, Dense, FeatureDesign, SignedRoot, UnitRows
 
 from .test_selection import normalised, unit_design, unit_rows
@@ -411,13 +412,17 @@ def test_features_stored_in_sixteen_bits_go_through_the_whole_search(monkeypatch
         FeatureDesign({f"layer{i}": UnitRows(Dense(part.to(kind))) for i, part in enumerate(parts)}, 3)
         for kind in (dtype, torch.float32)
     )
+    opened: list = []
+    monkeypatch.setattr("regraft.heads.selection.cells.Panel", lambda design: opened.append(design) or Panel(design))
     found, wide = (select({"512": design}, classes_of(codes), **arguments) for design in (stored, wide_design))
+    assert len(opened) == 2  # rows of each are looked at once
     assert {k: v.tolist() for k, v in found.columns.items()} == {"layer0": [50, 51, 52], "layer2": [50]}
     assert found.columns.keys() == wide.columns.keys()
     assert [c.score for c in found.table] == pytest.approx([c.score for c in wide.table], abs=0.03)
     kept = kept_design(stored, found.columns, found.normalised)
-    kept = FeatureDesign({name: Cast(matrix, torch.float32) for name, matrix in kept.matrices.items()}, 3)
     probabilities = found.solution.readout.predict_proba(kept)
+    cast = FeatureDesign({name: Cast(matrix, torch.float32) for name, matrix in kept.matrices.items()}, 3)
+    assert torch.equal(found.solution.readout.predict_proba(cast), probabilities)
     assert float((probabilities.argmax(1) == torch.as_tensor(codes)).float().mean()) > 0.9
 
 

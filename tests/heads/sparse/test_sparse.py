@@ -179,9 +179,20 @@ def test_a_penalty_too_large_leaves_the_class_shares():
     folds = np.arange(60) % 3
     found = solve_sparse(design_of(x, 3), classes_of(codes), penalty="l1", strengths=[1.0], folds=folds, metric="nll")
     assert not any(bool(block.any()) for block in found.readout.coefficients.values())
+    assert found.status.message.endswith(", no feature")
     shares = np.bincount(codes[folds != 0]) / (folds != 0).sum()
     np.testing.assert_allclose(torch.softmax(found.out_of_fold[0], 0).numpy(), shares, rtol=1e-9)
     np.testing.assert_allclose(torch.softmax(found.readout.intercept, 0).numpy(), np.bincount(codes) / 60, rtol=1e-9)
+
+
+def test_fits_without_a_fold_that_stop_short_are_told_of(monkeypatch):
+    x, codes = features(60, 20, 3)
+    given = {"penalty": "l1", "strengths": [0.01], "folds": np.arange(60) % 3, "metric": "nll"}
+    assert "fold" not in solve_sparse(design_of(x, 3), classes_of(codes), **given).status.message
+    monkeypatch.setattr("regraft.heads.sparse.solve._ITERATIONS", 1)
+    status = solve_sparse(design_of(x, 3), classes_of(codes), **given).status
+    assert not status.converged
+    assert status.message.endswith("; 3 of 3 fits without a fold stopped above the tolerance 5e-03")
 
 
 def test_constant_features_get_nothing():
@@ -206,6 +217,27 @@ def test_rows_outside_a_fold_may_hold_one_class_only():
     )
     assert found.out_of_fold[:4].argmax(1).tolist() == [0] * 4
     assert bool((torch.softmax(found.out_of_fold[:4], 1)[:, 0] > 1 - 1e-12).all())
+
+
+@pytest.mark.parametrize("penalty", ["l1", "l21"])
+def test_labels_that_are_all_alike_leave_the_others_their_temperature(penalty):
+    """They have the log odds of the rule of succession, in each fold of its own rows."""
+    x, codes = features(80, 8, 2)
+    folds = np.arange(80) % 4
+    labels = np.stack([codes, np.ones(80), np.zeros(80)], 1).astype(float)
+    labels[::5, 1] = np.nan
+    alone, among = (
+        solve_sparse(
+            design_of(x, c), Response.of("multilabel", list("abc")[:c], labels[:, :c]), penalty=penalty,
+            strengths=[0.1], folds=folds, metric="nll", tol=1e-9,
+        )
+        for c in (1, 3)
+    )  # fmt: skip
+    np.testing.assert_allclose(among.readout.intercept[1:], [np.log(65), -np.log(81)], rtol=1e-12)
+    np.testing.assert_allclose(among.out_of_fold[:, 1], np.log(49), rtol=1e-12)
+    np.testing.assert_allclose(among.out_of_fold[:, 2], -np.log(61), rtol=1e-12)
+    np.testing.assert_allclose(among.out_of_fold[:, :1], alone.out_of_fold, atol=1e-3)
+    assert among.readout.temperature == pytest.approx(alone.readout.temperature, rel=0.2)
 
 
 def test_more_classes_than_rows_in_a_fold_and_absent_classes():

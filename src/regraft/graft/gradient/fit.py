@@ -29,7 +29,7 @@ from regraft.heads.convex.path import Path
 from regraft.heads.convex.rowpath import RowPath
 from regraft.heads.convex.subspacepath import SubspacePath
 from regraft.heads.l2.fitters import Fitter, Found
-from regraft.heads.weights import moments
+from regraft.heads.weights import moments, succeeding
 from regraft.linear import Blocks, Design, FeatureDesign
 
 __all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head", "weight_of"]
@@ -81,7 +81,9 @@ class Labels:
 
     @property
     def standard(self) -> Tensor:
-        """The targets in that unit."""
+        """The targets in that unit; labels that are all alike have the chance of the rule of succession."""
+        if self.loss == "sigmoid":
+            return succeeding(self.values.T, self.weights.expand_as(self.values).T).T
         mean, spread = self.unit
         return (self.values - mean) / spread
 

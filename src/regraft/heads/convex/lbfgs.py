@@ -37,10 +37,10 @@ def lbfgs(
     check_tolerances(gap, gradient)
     trace = Trace(progress)
     objective = _Over(problem, trace)
-    centre = objective.begin(None)
-    reference = objective.gradient(centre, torch.zeros_like(problem.term.targets)[None], 0.0)
-    point = objective.point(centre if start is None else objective.begin(start))
-    if not bool(reference.any()):  # the centre is the optimum: what is left to measure by is the start
+    zero = objective.begin(None)
+    reference = objective.gradient(zero, torch.zeros_like(problem.term.targets)[None], 0.0)
+    point = objective.point(zero if start is None else objective.begin(start))
+    if not bool(reference.any()):  # zero is the optimum: what is left to measure by is the start
         reference = point.gradient.to(reference)[None, None]
     theta = point.u.to(reference)[None, None]
     yardstick = float(torch.linalg.vector_norm(reference))
@@ -69,7 +69,7 @@ def lbfgs(
 class _Over(Objective):
     """The problem with theta = (1, 1, P), the standardised coefficients u in float64; the intercept is eliminated.
 
-    Logits (1, C, N) are without intercept, base and centre, so that they are linear in theta.
+    Logits (1, C, N) are without intercept, so that they are linear in theta.
     """
 
     def __init__(self, problem: ConvexProblem, trace: Trace) -> None:
@@ -77,7 +77,7 @@ class _Over(Objective):
         self.curving = LOSSES[problem.loss].curvature
 
     def begin(self, coefficients: Blocks | None) -> Tensor:
-        """Given coefficients, or the centre."""
+        """Given coefficients, or zero."""
         return self.problem.standardised(coefficients).to(device="cpu", dtype=torch.float64)[None, None]
 
     def _placed(self, theta: Tensor) -> Tensor:
@@ -95,9 +95,8 @@ class _Over(Objective):
         return self.problem.forward(self._placed(theta), self.trace)[None]
 
     def _predictions(self, logits: Tensor) -> Tensor:
-        offset, term = self.problem.offset, self.problem.term
-        plain = logits[0] if offset is None else logits[0] + offset
-        return term.predict(plain + term.recentre(plain))
+        term = self.problem.term
+        return term.predict(logits[0] + term.recentre(logits[0]))
 
     def gradient(self, theta: Tensor, logits: Tensor, penalty: float) -> Tensor:
         pull = -self.problem.term.residual(self._predictions(logits))

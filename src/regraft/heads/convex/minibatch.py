@@ -76,7 +76,7 @@ def minibatch(
         problem: what is minimised (its penalties included).
         schedule: :data:`ADAM` (the paper's) or :data:`SGD` (its code's), or another.
         deviations: d_k by block; 1 where not named.
-        start: coefficients to begin at, with their best intercept; the centre by default.
+        start: coefficients to begin at, with their best intercept; zero by default.
         seed: of the batches.
         max_iterations: stop after so many steps of the schedule.
         gap: the relative gap that counts as converged.
@@ -137,8 +137,6 @@ class _State:
         self.problem, self.scale = problem, scale
         self.values = {name: (block / scale[name]).clone() for name, block in coefficients.items()}
         self.shift = shift.to(device=problem.design.device, dtype=problem.design.dtype).clone()
-        centre = problem.centre
-        self.centre = {name: None if centre is None else centre[name] / scale[name] for name in self.values}
         self.pulls = {name: problem.penalties[name] * scale[name] ** 2 for name in self.values}
 
     @property
@@ -161,15 +159,13 @@ class _State:
         if not bool(torch.isfinite(logits).all()):
             raise SolverError("the schedule diverged", expected="finite logits", do="lower its learning rate")
         plain = logits.detach().cpu().to(torch.float64).T
-        if problem.base is not None:
-            plain = plain + problem.base[rows].to(plain).T
         term = problem.term
         share = len(term.targets[0]) / len(rows)
         pull = (term.predict(plain) - term.targets[:, rows]) * term.weights[:, rows] * share
         placed = pull.T.to(device=logits.device, dtype=logits.dtype).contiguous()
         for name, block in part.adjoint(placed).items():
-            value, centre = self.values[name], self.centre[name]
-            value.grad = block * self.scale[name] + self.pulls[name] * (value if centre is None else value - centre)
+            value = self.values[name]
+            value.grad = block * self.scale[name] + self.pulls[name] * value
         self.shift.grad = placed.sum(0)
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(self._all, clip)

@@ -37,7 +37,7 @@ def minimise(
             or ``sgd`` (the schedules of *Gradients as Features*, :func:`regraft.heads.convex.minibatch.minibatch`), or
             ``auto``: the dual where N·C ≤ 600, less than the number of coefficients P, and N·C·P ≤ 2²³; else L-BFGS,
             which takes the fewest products, and Newton from where that stops, should it stop early.
-        start: coefficients to begin at (the dual needs none and takes none); the centre by default.
+        start: coefficients to begin at (the dual needs none and takes none); zero by default.
         gap: the duality gap to reach, relative to the objective.
         iterations: the most that the solver may take; by default its own limit (the whole schedule).
         deviations: the prior's standard deviations by block, for the schedules' parametrisation alone.

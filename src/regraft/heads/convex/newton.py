@@ -36,9 +36,9 @@ def newton(
 
     Args:
         problem: what to minimise.
-        start: coefficients to begin at; the centre by default.
+        start: coefficients to begin at; zero by default.
         gap: stop at ``gap ≤ gap · objective`` …
-        gradient: … or at a gradient (in the penalty's coordinates) of this share of the one at the centre.
+        gradient: … or at a gradient (in the penalty's coordinates) of this share of the one at zero.
         max_iterations: Newton steps.
         max_products: products with the design or its adjoint.
         progress: called with (iterations, relative gap, objective).
@@ -55,9 +55,9 @@ def newton(
     point = problem.point(u, problem.plain(u, trace), trace)
     yardstick = _norm(point.gradient)
     if start is not None:
-        centre = problem.standardised(None)
-        # where the centre is the optimum, that of the start is what is left to measure by
-        yardstick = _norm(problem.point(centre, problem.plain(centre, trace), trace).gradient) or yardstick
+        zero = problem.standardised(None)
+        # where zero is the optimum, that of the start is what is left to measure by
+        yardstick = _norm(problem.point(zero, problem.plain(zero, trace), trace).gradient) or yardstick
     trace.step(point)
     stuck = False
     while not (reached(point, gap, gradient, yardstick) or stuck):

@@ -68,7 +68,7 @@ class Path(ABC):
         kernel: gives Φ D Φᵀ of ``whole``, (M·C, M·C), where that is better known than by :meth:`Design.gram`.
 
     Raises:
-        SolverError: a head with a base or a centre, or designs whose rows do not fit.
+        SolverError: designs whose rows do not fit.
     """
 
     def __init__(
@@ -85,8 +85,6 @@ class Path(ABC):
     ) -> None:
         others = whole.n_rows - steep.n_rows
         known = others if not features else 0 if rest is None else rest.n_rows
-        if head.base is not None or head.centre is not None:
-            raise SolverError("a path of penalties", expected="a head without base and centre")
         if steep.n_rows != head.design.n_rows or known != others:
             given = f"{head.design.n_rows} and {known} of features, {steep.n_rows} and {others} of the other design"
             raise SolverError("the rows of a path of penalties", expected="the same of both designs", got=given)

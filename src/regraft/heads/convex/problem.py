@@ -1,12 +1,12 @@
 """Ridge-penalised convex heads on any Design, with a certificate of how far from the optimum they are.
 
-With Φ the design, ω the rows' weights (each output's sum to one), λ_k > 0 the penalty and c_k the centre of
-coefficient block k, and b a free intercept, the problem is
+With Φ the design, ω the rows' weights (each output's sum to one), λ_k > 0 the penalty of coefficient block k, and b a
+free intercept, the problem is
 
-    min_{w, b}  F = Σ_i ω_i ℓ(y_i, f_i) + ½ Σ_k λ_k ‖w_k − c_k‖²,     f = base + Φ w + b.
+    min_{w, b}  F = Σ_i ω_i ℓ(y_i, f_i) + ½ Σ_k λ_k ‖w_k‖²,     f = Φ w + b.
 
-A prior standard deviation d_k of a block is the penalty λ / d_k². In u_k = √λ_k (w_k − c_k) the penalty is ½‖u‖² and
-the design Ψ = Φ diag(λ_k^-½); everything below is in these coordinates, where the prior is a preconditioner.
+A prior standard deviation d_k of a block is the penalty λ / d_k². In u_k = √λ_k w_k the penalty is ½‖u‖² and the design
+Ψ = Φ diag(λ_k^-½); everything below is in these coordinates, where the prior is a preconditioner.
 
 The intercept is eliminated: at every point it is solved for to machine precision from the logits alone, so that the
 residuals sum to zero, and the Hessian of what is left is
@@ -15,7 +15,7 @@ residuals sum to zero, and the Hessian of what is left is
 
 Certificate (Fenchel). For predictions v in the dual's domain with Σ_i ω_i (v_i − y_i) = 0, and Θ = ω (v − y),
 
-    F* ≥ D(v) = dual data term of v  +  ⟨Θ, base + Φ c⟩ − ½ ‖Ψᵀ Θ‖²,       gap = F(w, b) − D(v).
+    F* ≥ D(v) = dual data term of v  −  ½ ‖Ψᵀ Θ‖²,       gap = F(w, b) − D(v).
 
 At v = the predictions of (w, b) the gap is exactly ½ ‖∇_u F‖², for the loss's own Fenchel inequality is tight there.
 Boyd & Vandenberghe, Convex Optimization, §5.5; the dual data terms are those of the group lasso here.
@@ -50,7 +50,7 @@ class ConvexFit:
     Attributes:
         coefficients: w, by block.
         intercept: (C,) float64, b.
-        logits: (N, C) float64, base + Φ w + b.
+        logits: (N, C) float64, Φ w + b.
         objective: F(w, b).
         gap: an upper bound of ``objective`` minus the minimum, up to the rounding of the design's products.
         products: how often the design or its adjoint was applied to all rows.
@@ -135,8 +135,6 @@ class ConvexProblem:
         targets: (N, C): rows on the simplex; numbers from 0 to 1; numbers.
         weights: (N, 1), or (N, C) where outputs differ (missing labels; not for softmax). Their sums are divided out.
         penalties: λ_k by block, above zero.
-        centre: c; zero if ``None``.
-        base: (N, C) logits that are there already, added to Φ w; none if ``None``.
         moments: block → (d, d) covariance of the rows of X, for blocks (d, C) that act as X ⊗ I_C; a solver may
             precondition by them. They change no solution.
 
@@ -150,8 +148,6 @@ class ConvexProblem:
     targets: Tensor
     weights: Tensor
     penalties: Mapping[str, float]
-    centre: Blocks | None = None
-    base: Tensor | None = None
     moments: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -193,25 +189,14 @@ class ConvexProblem:
         """Ψ = Φ diag(λ_k^-½)."""
         return self.design.scaled({name: value**-0.5 for name, value in self.penalties.items()})
 
-    @cached_property
-    def offset(self) -> Tensor | None:
-        """Φ c + base, (C, N) float64."""
-        base = None if self.base is None else self._out(self.base)
-        if self.centre is None:
-            return base
-        pulled = self._out(self.design.apply(self.centre))
-        return pulled if base is None else pulled + base
-
-    def _out(self, outputs: Tensor) -> Tensor:
+    def forward(self, u: Tensor, trace: Trace) -> Tensor:
+        """Ψ u, (C, N) float64."""
+        trace.products += 1
+        outputs = self.scaled.apply(Blocks.unflatten(u, self.design.shapes))
         found = outputs.detach().to(device="cpu", dtype=torch.float64).T.contiguous()
         if not bool(torch.isfinite(found).all()):
             raise not_finite()
         return found
-
-    def forward(self, u: Tensor, trace: Trace) -> Tensor:
-        """Ψ u, (C, N) float64."""
-        trace.products += 1
-        return self._out(self.scaled.apply(Blocks.unflatten(u, self.design.shapes)))
 
     def backward(self, outputs: Tensor, trace: Trace) -> Tensor:
         """Ψᵀ Θ, flat, in the design's dtype, for Θ (C, N)."""
@@ -223,26 +208,22 @@ class ConvexProblem:
         return found
 
     def standardised(self, coefficients: Blocks | None) -> Tensor:
-        """u of coefficients w (of the centre where ``None``), flat."""
+        """u of coefficients w (zero where ``None``), flat."""
         if coefficients is None:
             return torch.zeros(self.design.n_coefficients, dtype=self.design.dtype, device=self.design.device)
         blocks = coefficients.ordered(list(self.design.shapes))
-        if self.centre is not None:
-            blocks = blocks - self.centre
         return Blocks({name: block * self.penalties[name] ** 0.5 for name, block in blocks.items()}).flatten()
 
     def coefficients(self, u: Tensor) -> Blocks:
         """w of u."""
         blocks = Blocks.unflatten(u, self.design.shapes)
-        found = Blocks({name: block * self.penalties[name] ** -0.5 for name, block in blocks.items()})
-        return found if self.centre is None else found + self.centre
+        return Blocks({name: block * self.penalties[name] ** -0.5 for name, block in blocks.items()})
 
     # ------------------------------------------------------------------ values
 
     def plain(self, u: Tensor, trace: Trace) -> Tensor:
         """Logits (C, N) without the intercept."""
-        logits = self.forward(u, trace) if bool(u.any()) else torch.zeros_like(self.term.targets)
-        return logits if self.offset is None else logits + self.offset
+        return self.forward(u, trace) if bool(u.any()) else torch.zeros_like(self.term.targets)
 
     def point(self, u: Tensor, plain: Tensor, trace: Trace, guess: Tensor | None = None) -> Point:
         """Everything at u, given its logits without the intercept (and a guess of that): one adjoint."""
@@ -252,12 +233,9 @@ class ConvexProblem:
         logits = plain + shift
         data, predictions = term.value(logits), term.predict(logits)
         feasible = self.feasible(predictions)
-        pull = -term.residual(feasible)
-        slope = self.backward(pull, trace)
+        slope = self.backward(-term.residual(feasible), trace)
         size = float(u.to(torch.float64).square().sum())
         dual = term.dual(feasible, 1.0) - 0.5 * float(slope.to(torch.float64).square().sum())
-        if self.offset is not None:
-            dual += float((pull * self.offset).sum())
         objective = data + 0.5 * size
         if not math.isfinite(objective):
             raise SolverError(

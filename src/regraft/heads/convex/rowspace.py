@@ -3,7 +3,7 @@
 Every solution is u = Ψᵀ α (the representer theorem), so that with K = Ψ Ψᵀ, (C·N, C·N), the problem of
 :mod:`regraft.heads.convex.problem` is
 
-    min_{α, b}  F = data(offset + K α + b) + ½ αᵀ K α,
+    min_{α, b}  F = data(K α + b) + ½ αᵀ K α,
 
 and α = Θ = ω (y − p), the residuals, at the optimum. With b eliminated and H' the Hessian that is left, Newton's step
 is
@@ -47,7 +47,7 @@ class RowPoint:
         alpha: (C, N) float64.
         image: K α, (C, N).
         shift: b (C, 1), the best one.
-        logits: offset + K α + b.
+        logits: K α + b.
         predictions: the mean that the loss predicts at the logits.
         residual: Θ (C, N), with :attr:`predictions` of the logits.
         objective: F.
@@ -82,15 +82,18 @@ def about_mean(kernel: Tensor) -> tuple[Tensor, Tensor]:
     return found, level[:, 0]
 
 
-def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor | None = None) -> RowPoint:
+def solve_rows(
+    problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor | None = None, most: int = _STEPS
+) -> RowPoint:
     """Newton's method in α, until the certified gap is at most ``gap`` · F or rounding stops it.
 
     Args:
-        problem: whose data term, offset and curvature are taken; its design is not.
+        problem: whose data term and curvature are taken; its design is not.
         kernel: K, (C·N, C·N) float64, symmetric, about the rows' mean.
         gap: relative.
         start: α (C, N) to begin at, halved for as long as that lowers F: the residuals of another kernel may give this
             one's logits a hundred times too large, where the Hessian of classes is zero; zero if ``None``.
+        most: steps.
 
     Returns:
         the point, Σ_i α_ic = 0.
@@ -98,7 +101,7 @@ def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor
     at = torch.zeros_like(problem.term.targets) if start is None else start - start.mean(1, keepdim=True)
     point = _begun(problem, kernel, at)
     identity = torch.eye(len(kernel), dtype=kernel.dtype)
-    while point.gap > gap * point.objective and point.steps < _STEPS:
+    while point.gap > gap * point.objective and point.steps < most:
         bent = problem.eliminated(point.predictions).product(kernel.view(-1, *at.shape)).flatten(1)
         missing = (point.residual - point.alpha).flatten()
         step = torch.linalg.solve(identity + bent.T, missing).view_as(at)
@@ -143,16 +146,13 @@ def _point(
     problem: ConvexProblem, kernel: Tensor, alpha: Tensor, image: Tensor, guess: Tensor, steps: int = 0
 ) -> RowPoint:
     term = problem.term
-    plain = image if problem.offset is None else image + problem.offset
-    shift = guess + term.recentre(plain + guess)
-    logits = plain + shift
+    shift = guess + term.recentre(image + guess)
+    logits = image + shift
     predictions = term.predict(logits)
     objective = term.value(logits) + 0.5 * float((alpha * image).sum())
     feasible = problem.feasible(predictions)
     theta = term.residual(feasible)
     dual = term.dual(feasible, 1.0) - 0.5 * float((theta * _image(kernel, theta)).sum())
-    if problem.offset is not None:
-        dual -= float((theta * problem.offset).sum())
     if not objective < float("inf"):
         raise not_finite()
     gap = max(0.0, objective - dual)
@@ -164,7 +164,7 @@ def dual(
     *,
     gap: float = 1e-4,
     gradient: float = 1e-7,
-    max_iterations: int = 50,
+    max_iterations: int = 2 * _STEPS,
     max_products: int = 10_000,
     progress: Progress | None = None,
 ) -> ConvexFit:
@@ -172,9 +172,11 @@ def dual(
     then only has to agree (and mends what rounding in K has left).
 
     Cost: all N·C rows of Ψ (:meth:`regraft.linear.Design.rows`), (N·C)² P multiplications for K and ⅔ (N·C)³ a step;
-    memory N·C·P numbers, at most 1 GiB. Pays where N·C is small (see ``minimise``).
+    memory N·C·P numbers, at most 1 GiB, and while K is made the same in float64. Pays where N·C is small (see
+    ``minimise``).
 
-    Args and outcome: as :func:`regraft.heads.convex.newton.newton`; ``products`` counts a row of Ψ as 1 / (N·C) of a
+    Args and outcome: as :func:`regraft.heads.convex.newton.newton`; ``max_iterations`` are steps in the row space, of
+    which there are 50 at most, and then on Ψ; ``products`` counts a row of Ψ as 1 / (N·C) of a
     product, and none of those in the row space.
 
     Raises:
@@ -189,14 +191,17 @@ def dual(
             do="use the solver 'newton'",
         )
     rows = _rows(design)
-    kernel = rows.to(torch.float64) @ rows.to(torch.float64).T
+    wide = rows.to(torch.float64)
+    kernel = wide @ wide.T
+    del wide
     if not bool(torch.isfinite(kernel.diagonal()).all()):
         raise not_finite()
     centred, _ = about_mean(output_major(kernel, design.n_outputs))
-    found = solve_rows(problem, centred.view(size, size), 0.1 * gap)
+    found = solve_rows(problem, centred.view(size, size), 0.1 * gap, most=min(_STEPS, max_iterations))
     u = rows.T @ found.alpha.T.flatten().to(rows.dtype)
     limits: dict[str, Any] = {
-        "gradient": gradient, "max_iterations": max_iterations, "max_products": max_products, "progress": progress,
+        "gradient": gradient, "max_iterations": max_iterations - found.steps, "max_products": max_products,
+        "progress": progress,
     }  # fmt: skip
     start = problem.coefficients(u.to(design.device))
     fit = newton(problem, start=start, gap=gap, **limits)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.held import wide_enough
 from regraft.heads.l2.iterative import PathSolver, refit, tolerance_of
 from regraft.heads.l2.model import Basis
 from regraft.heads.l2.problem import Fit
@@ -22,7 +23,7 @@ from regraft.heads.weights import moments
 from regraft.linear import Blocks, Cast, Design, FeatureDesign, Moved
 from regraft.linear.products import one_torch_thread
 
-__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "Found", "fitter", "ridge_targets", "streams", "wide_enough"]
+__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "Found", "fitter", "ridge_targets", "streams"]
 
 #: Largest min(N, d) that is factorised: 6,000³ costs about a minute on one core.
 EIGEN_LIMIT = 6000
@@ -90,15 +91,6 @@ def _middle(design: FeatureDesign) -> Blocks:
     some = torch.linspace(0, design.n_rows - 1, min(design.n_rows, _MIDDLE)).long()
     parts = design.dense(some).mean(0, dtype=torch.float64).to(design.dtype).split(list(design.widths.values()))
     return Blocks(dict(zip(design.widths, parts)))
-
-
-def wide_enough(design: FeatureDesign) -> FeatureDesign:
-    """16-bit features are computed with in float32."""
-    if design.dtype in (torch.float32, torch.float64):
-        return design
-    matrices = {name: Cast(matrix, torch.float32) for name, matrix in design.matrices.items()}
-    wide = FeatureDesign(matrices, design.n_outputs, device=design.device)
-    return wide if design.known is None else wide.knowing(design.known)
 
 
 def ridge_targets(response: Response) -> Tensor:

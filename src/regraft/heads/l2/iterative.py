@@ -16,6 +16,7 @@ from regraft.heads.l2.model import Basis, LinearModel
 from regraft.heads.l2.newton import newton
 from regraft.heads.l2.problem import Fit, Problem
 from regraft.heads.losses import Loss, Sigmoid
+from regraft.heads.weights import succeeding
 
 __all__ = ["FINAL_TOLERANCE", "SEARCH_TOLERANCE", "STREAMED_TOLERANCE", "Cell", "PathSolver", "refit", "tolerance_of"]
 
@@ -51,19 +52,7 @@ def _problem(model: LinearModel, loss: Loss, targets: Tensor, weights: Tensor, k
     """The fits on K choices of training rows, (K, N)."""
     labels = _targets(targets, loss, len(keep), model.dtype)
     shares = _shares(weights, targets.shape[1], loss, keep, model.dtype)
-    return Problem(model, loss, _succeeding(labels, shares) if isinstance(loss, Sigmoid) else labels, shares)
-
-
-def _succeeding(labels: Tensor, shares: Tensor) -> Tensor:
-    """(P, 1, N) labels, and where the n rows of a problem are all alike, k of them ones, (k + 1) / (n + 2) instead.
-
-    An intercept that is free would go to infinity there: it ends at the log odds of what Laplace's rule of succession
-    gives one more row, and no feature is read.
-    """
-    there = (shares > 0).to(labels)
-    rows, ones = there.sum(1), (there * labels[:, 0]).sum(1)
-    alike = (ones == 0) | (ones == rows)
-    return torch.where(alike[:, None, None], ((ones + 1) / (rows + 2))[:, None, None], labels)
+    return Problem(model, loss, succeeding(labels, shares[:, None]) if isinstance(loss, Sigmoid) else labels, shares)
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,7 +48,7 @@ class Training:
         index: (n,) the rows, of a matrix that may hold others too.
         link: softmax (cross-entropy), sigmoid (cross-entropy a label) or identity (½‖y − f‖²).
         targets: (n, C) of the rows' dtype.
-        weights: (n, 1) or (n, C) of the rows' dtype, s; mean one over the rows, or over the rows that have the label.
+        weights: (n, 1) or (n, C) of the rows' dtype, s; mean one over the rows, in each column.
         seed: of the order of the rows.
         batch: B; fewer where there are fewer rows.
     """

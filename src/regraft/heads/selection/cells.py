@@ -137,7 +137,9 @@ class Cells:
         """That of the design; the best one's is kept beside it, for panels hold much."""
         kept = {size, self.best.size} if self.table else {size}
         self._panels = {key: panel for key, panel in self._panels.items() if key in kept}
-        return self._panels.setdefault(size, Panel(self._designs[size]))
+        if size not in self._panels:
+            self._panels[size] = Panel(self._designs[size])
+        return self._panels[size]
 
     def judged(self, size: str, grid: Grid) -> list[Cell]:
         """The grid's cells of a design; (tasks, width) scores of every penalty are made once."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ from regraft.linear.products import add_product
 
 __all__ = ["ExactGroupLasso", "LayerGroups"]
 
-#: Most bytes of layers' Gram matrices that are held.
+#: Most bytes of layers' Gram matrices of all rows that are held; those of the rows of one fit are as large at most.
 _GRAM_BYTES = 2**32
 #: Squares about the mean of so many roundings of the squares themselves are rounding.
 _BLUR = 8
@@ -146,6 +146,7 @@ class LayerGroups:
     def _fits(
         self, grams: Tensor, sizes: Tensor, task: FoldTask, response: Response, rows: Tensor
     ) -> list[tuple[LayerFit, Tensor]]:
+        """A fit a share, with duals A_l of the rows as they are, W_l = X_lᵀ A_l, and which outputs it has."""
         here, weights = response.take(rows), task.weights[rows]
         fit, varied, _, _ = data_term(in_spreads(here, weights)[0], check_loss(None, response), weights)
         share = fit.weights.mean(0).to(grams.dtype)
@@ -157,7 +158,9 @@ class LayerGroups:
             if part.trace() <= _BLUR * torch.finfo(part.dtype).eps * block.trace():
                 part.zero_()  # its rows are alike but for rounding, which a path would follow in steps without end
         path = LayerLasso(mine, sizes, fit)
-        return [(path.solve(part * path.largest, self.tol), varied) for part in self.shares]
+        fits = (path.solve(part * path.largest, self.tol) for part in self.shares)
+        # those about the rows' mean, Σ_i share_i x_i, are moved to the rows
+        return [(replace(fit, duals=fit.duals - fit.duals.sum(2, keepdim=True) * share), varied) for fit in fits]
 
 
 def _status(fit: LayerFit, tol: float) -> Status:
@@ -180,9 +183,12 @@ def check_shares(shares: Sequence[float]) -> None:
     Raises:
         SolverError: they are not.
     """
-    falling = all(first > second for first, second in pairwise(shares))
-    if not shares or not falling or not all(0 < share <= 1 for share in shares):
-        raise SolverError("the shares of λ_max", expected="falling numbers above 0, at most 1", got=repr(shares))
+    values = list(shares) if isinstance(shares, Iterable) else []
+    falling = all(first > second for first, second in pairwise(values))
+    if not values or not falling or not all(0 < share <= 1 for share in values):
+        raise SolverError(
+            "the shares of λ_max", expected="a sequence of falling numbers above 0, at most 1", got=repr(shares)
+        )
 
 
 def check_pairs(shares: Sequence[float], strengths: Sequence[float]) -> None:

@@ -111,8 +111,8 @@ def select_reference(
     require_learnable(response)
     for design in designs.values():
         check_features(design, response, metric)
+    check_grid(steps, rates, strengths)
     grid = _Grid(check_fractions(fractions), check_strengths(strengths), list(dict.fromkeys(steps)), list(rates))
-    check_grid(grid.steps, grid.rates, grid.strengths)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, None)
     check_training(fold_of, row_weights(response, class_weight, rows))
@@ -257,7 +257,7 @@ def _finish(
     named = by_name(scores, design.widths)
     columns = keep(named, cell.fraction)
     view = kept_design(design, columns)
-    weights = (model.weights[0].T.cpu() * head.spread).to(view.dtype)
+    weights = (model.weights[0].T.cpu() * head.spread).to(torch.promote_types(torch.float32, view.dtype))
     intercept = (model.intercepts[0].cpu() * head.spread + head.mean).to(torch.float64)
     blocks = Blocks(
         {name: piece.contiguous() for name, piece in zip(view.widths, torch.split(weights, list(view.widths.values())))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import ClassVar
@@ -51,6 +51,9 @@ class AdamScores:
     penalties: tuple[float, ...] = STRENGTHS
     seed: int = 0
     name: ClassVar[str] = "group lasso by Adam"
+
+    def __post_init__(self) -> None:
+        check_grid([self.steps], [self.rate], self.penalties)
 
     def __call__(
         self, panel: Panel, tasks: Sequence[FoldTask], response: Response, strengths: Sequence[float]
@@ -111,11 +114,13 @@ def check_grid(steps: Sequence[int], rates: Sequence[float], strengths: Sequence
     Raises:
         SolverError: they are.
     """
-    if not steps or any(isinstance(s, bool) or not isinstance(s, Integral) or s < 1 for s in steps):
-        raise SolverError("the steps of Adam", expected="whole numbers, at least 1", got=repr(list(steps)))
-    for what, values in (("the rates of Adam", rates), ("the strengths of the group lasso", strengths)):
+    several = list(steps) if isinstance(steps, Iterable) else []
+    if not several or any(isinstance(s, bool) or not isinstance(s, Integral) or s < 1 for s in several):
+        raise SolverError("the steps of Adam", expected="a sequence of whole numbers, at least 1", got=repr(steps))
+    for what, given in (("the rates of Adam", rates), ("the strengths of the group lasso", strengths)):
+        values = list(given) if isinstance(given, Iterable) else []
         if not values or not all(0 < value < float("inf") for value in values):
-            raise SolverError(what, expected="finite numbers above zero", got=repr(list(values)))
+            raise SolverError(what, expected="a sequence of finite numbers above zero", got=repr(given))
 
 
 def dense(design: FeatureDesign) -> Tensor:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.held import wide_enough
 from regraft.heads.l2.dual import dual_ridge, gram_scale
-from regraft.heads.l2.fitters import wide_enough
 from regraft.heads.l2.lbfgs import minimise
 from regraft.heads.l2.problem import Problem
 from regraft.heads.l2.streamed import Streamed

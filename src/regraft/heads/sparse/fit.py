@@ -30,7 +30,8 @@ class GroupLassoFit:
         intercept: (C,) float64, b.
         loss: ``softmax``, ``sigmoid`` or ``squared``.
         objective: the value of the problem at (W, b).
-        gap: an upper bound of ``objective`` minus the minimum: the duality gap, in float64 over all features.
+        gap: an upper bound of ``objective`` minus the minimum: the duality gap over all features, in float64 but for
+            products with float32 features where the tolerance is 5e-4 or more.
         relative_gap: ``gap`` divided by ``objective``.
         status: whether the relative gap reached the tolerance, iterations, and the relative gap as the residual.
         passes: how often all features were read for a certificate.
@@ -64,11 +65,11 @@ class GroupLassoFit:
         return found
 
     def readout(self, design: FeatureDesign) -> Readout:
-        """The head over the layers of the design that was fitted, in its dtype."""
+        """The head over the layers of the design that was fitted, in its dtype; of 16-bit features in float32."""
         self.scores(design.width)
         whole = torch.zeros(design.width, self.values.shape[1], dtype=torch.float64)
         whole[self.indices] = self.values
-        pieces = torch.split(whole.to(design.dtype), list(design.widths.values()))
+        pieces = torch.split(whole.to(torch.promote_types(torch.float32, design.dtype)), list(design.widths.values()))
         blocks = Blocks(dict(zip(design.widths, pieces)))
         form = f"{self.loss} {'group lasso' if self.penalty == 'l21' else 'lasso'}"
         return Readout(blocks, self.intercept.to(torch.float64), link=self.link, form=form, strength=self.strength)

@@ -31,7 +31,7 @@ class WorkingSet:
         fit: the data term.
         penalty: what shrinks the coefficients.
         gather: columns (k,) → (k, n) float64 of X.
-        dtype: of the products inside :meth:`descend`; certificates use float64.
+        dtype: of the products inside :meth:`descend`; :attr:`matrix`, which certificates are made with, is float64.
     """
 
     def __init__(self, fit: DataTerm, penalty: Penalty, gather: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:

@@ -66,7 +66,8 @@ def group_lasso(
 
     Returns:
         The path. A fit that ran out of iterations says so in its status, and its gap still holds. An output whose
-        label is the same in all rows gets no coefficients and an intercept that rules it out (or in).
+        label is the same in all rows gets no coefficients: a class that no row shows an intercept that rules it out, a
+        label column of n rows ± log(n + 1), the log odds of Laplace's rule of succession.
 
     Raises:
         SolverError: NaN features, one class, strengths or tolerances that are not above zero, or no strengths and

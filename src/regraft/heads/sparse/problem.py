@@ -31,7 +31,7 @@ _ROUGH = 5e-4
 _BLUR = 1e-2
 """The most rounding, as a part of λ_max, that products in float32 may have."""
 NEVER = 36.0
-"""How far below (or above) the others an output stands that the labels never (or always) show: e⁻³⁶ ≈ 2e-16."""
+"""How far below the others a class stands that no row shows: e⁻³⁶ ≈ 2e-16."""
 
 
 def data_term(response: Response, loss: Loss, weights: Tensor) -> tuple[DataTerm, Tensor, Tensor, Tensor]:
@@ -43,9 +43,9 @@ def data_term(response: Response, loss: Loss, weights: Tensor) -> tuple[DataTerm
         weights: (n, 1) or (n, C).
 
     Returns:
-        The term; (C,) bool, which outputs vary (of a squared loss all that have a label); the one label of each of the
-        others (−∞ without any); and the mean that was taken from the targets of each output that varies (zero but for a
-        squared loss).
+        The term; (C,) bool, which outputs vary (of a squared loss all that have a label); the logits of each of the
+        others where outputs are independent; and the mean that was taken from the targets of each output that varies
+        (zero but for a squared loss).
 
     Raises:
         SolverError: no output varies.
@@ -65,26 +65,31 @@ def data_term(response: Response, loss: Loss, weights: Tensor) -> tuple[DataTerm
     shares = shares[:, :1] if loss == "softmax" else shares.expand(-1, outputs)
     # A squared loss far from zero would lose its gap to rounding; the intercept takes the offset back.
     offset = (shares * targets).sum(0) / shares.sum(0) if loss == "squared" else torch.zeros(outputs).double()
-    return DataTerm(loss, (targets - offset).T, shares.T.contiguous()), varied, high[~varied], offset
+    term = DataTerm(loss, (targets - offset).T, shares.T.contiguous())
+    return term, varied, _one_sided(high, weights)[~varied], offset
 
 
 def only_class(response: Response, weights: Tensor) -> Tensor | None:
     """(C,) logits where the rows of positive weight hold one class only (or labels that never vary), else None.
 
-    A label column without any row of weight stays undecided, at 0.
+    Of label columns those that :func:`data_term` gives such ones.
     """
     if response.kind == "regression":
         return None
     low, high = _range(response.values, weights)
     if bool((high > low).any()):
         return None
-    unseen = 0.0 if response.codes is None else -NEVER
-    return _one_sided(high, unseen)
+    return _one_sided(high, weights) if response.codes is None else torch.where(high > 0.5, NEVER, -NEVER).double()
 
 
-def _one_sided(label: Tensor, unseen: float) -> Tensor:
-    """Logits of outputs whose one label is given: always there, or never; ``unseen`` of those without any (−∞)."""
-    return torch.where(label.isinf(), unseen, torch.where(label > 0.5, NEVER, -NEVER)).to(torch.float64)
+def _one_sided(label: Tensor, weights: Tensor) -> Tensor:
+    """(C,) logits of columns whose one label is given: the log odds ± log(n + 1) of what Laplace's rule of succession
+    gives one more row after n that were all alike. So 0 without any, whose label is −∞.
+
+    A surer one would raise the temperature that all columns share.
+    """
+    rows = (weights > 0).sum(0).to(torch.float64)
+    return torch.where(label > 0.5, rows + 1, 1 / (rows + 1)).log()
 
 
 def _range(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -266,8 +271,11 @@ class SparseProblem:
         relative = gap / primal if primal > 0 else 0.0
         done = gap <= tol * primal
         message = f"relative duality gap {relative:.1e} after {spent} iterations"
+        if not len(state.columns):
+            message += ", no feature"
         if not done:
-            message += f" (tolerance {tol:.0e}): allow more iterations, or take a stronger penalty or a longer path"
+            advice = "allow more iterations or a larger tolerance, or take a stronger penalty or a longer path"
+            message += f" (tolerance {tol:.0e}): {advice}"
         values = torch.zeros(len(state.columns), len(self.varied), dtype=torch.float64)
         values[:, self.varied] = state.weights.T
         level = (state.intercept + self.offset)[:, 0]
@@ -275,8 +283,8 @@ class SparseProblem:
         intercept[self.varied] = level
         if self.loss == "softmax":
             intercept[~self.varied] = float(level.min()) - NEVER
-        elif self.loss == "sigmoid":
-            intercept[~self.varied] = _one_sided(self.sides, 0.0)
+        else:
+            intercept[~self.varied] = self.sides
         status = Status(done, spent, relative, message)
         return GroupLassoFit(
             strength,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.held import in_memory
-from regraft.heads.readout import Readout, Solution
+from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge, Trial, candidates, choose, explore
 from regraft.heads.solve import check_folds, check_sizes, check_strengths, check_training
@@ -75,8 +75,8 @@ def solve_sparse(
 
     Returns:
         As :func:`regraft.heads.solve`. ``status.residual`` is the relative gap; a head without any feature (λ at
-        λ_max or above) is an answer, and its status says so. Where the rows outside a fold hold one class only,
-        that class is predicted there.
+        λ_max or above) is an answer, and its status says so; so it does where fits without a fold stopped short. Where
+        the rows outside a fold hold one class only, that class is predicted there.
 
     Raises:
         SolverError: NaN features, one class, an output without labels, folds, weights or strengths that do not fit.
@@ -111,7 +111,7 @@ def solve_sparse(
     readout = Readout(
         found.coefficients, found.intercept, found.link, chosen.temperature, form=penalty, strength=chosen.strength
     )
-    return Solution(readout, fit.status, candidates(trials, chosen), chosen.out_of_fold)
+    return Solution(readout, paths.told(fit.status, chosen.strength), candidates(trials, chosen), chosen.out_of_fold)
 
 
 class SparsePath:
@@ -184,7 +184,8 @@ class _Folds:
         folds: Tensor,
         tol: float,
     ) -> None:
-        self.rows, self.outputs = len(response), response.n_outputs
+        self.rows, self.outputs, self.tol = len(response), response.n_outputs, _FOLD_TOLERANCE * tol
+        self.short: dict[float, int] = {}
         self.parts: list[tuple[Tensor, Columns, SparsePath | _Constant]] = []
         for label in torch.unique(folds[folds >= 0]).tolist():
             held = folds == label
@@ -196,7 +197,7 @@ class _Folds:
             path: SparsePath | _Constant
             only = only_class(response, others)
             if only is None:
-                path = SparsePath(design, response, penalty, others, _FOLD_TOLERANCE * tol)
+                path = SparsePath(design, response, penalty, others, self.tol)
             else:
                 path = _Constant(only)
             self.parts.append((member, Columns(here, torch.ones_like(member, dtype=torch.bool), penalty), path))
@@ -208,12 +209,22 @@ class _Folds:
             if isinstance(path, _Constant):
                 out[:, member] = path.logits
                 continue
-            for index, fit in enumerate(path.fits(shares)):
+            for index, (share, fit) in enumerate(zip(shares, path.fits(shares))):
+                self.short[share] = self.short.get(share, 0) + (not fit.status.converged)
                 logits = fit.intercept.expand(len(member), -1)
                 if len(fit.indices):
                     logits = logits + columns.gather(fit.indices).T @ fit.values
                 out[index, member] = logits
         return out
+
+    def told(self, status: Status, share: float) -> Status:
+        """The status of the final fit, and how many of those that scored it stopped short."""
+        if not self.short.get(share):
+            return status
+        more = (
+            f"{self.short[share]} of {len(self.parts)} fits without a fold stopped above the tolerance {self.tol:.0e}"
+        )
+        return replace(status, message=f"{status.message}; {more}")
 
 
 def _shares(strengths: Sequence[float]) -> list[float]:
