@@ -79,7 +79,8 @@ def test_an_accuracy_says_what_it_counts(kind: str | None, each: str) -> None:
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "f1", "map", "nll"])
 def test_metrics_that_take_several_labels_one_by_one_say_so(metric: str) -> None:
-    assert "label" in measure(metric).meaning
+    assert "label" in measure(metric, kind="multilabel").meaning
+    assert "label" not in measure(metric, kind="multiclass").meaning
 
 
 def test_verdict_without_a_score() -> None:

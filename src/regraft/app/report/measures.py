@@ -52,17 +52,16 @@ _MEASURES = {
         "is right",
         "of the time",
         "percent",
-        meaning="share of rows (with masks: of pixels; of several labels: of labels) named right",
+        meaning="share of rows named right",
     ),
     "balanced-accuracy": Measure(
         "Balanced accuracy",
         "reaches a balanced accuracy of",
         form="percent",
-        meaning="recall, averaged over the classes, so that rare classes count as much as common ones (of several "
-        "labels: over rows with each and rows without)",
+        meaning="recall, averaged over the classes, so that rare classes count as much as common ones",
     ),
     "f1": Measure(
-        "F1", "reaches an F1 of", meaning="harmonic mean of precision and recall, mean over classes or labels (macro)"
+        "F1", "reaches an F1 of", meaning="harmonic mean of precision and recall, mean over the classes (macro)"
     ),
     "roc-auc": Measure(
         "ROC AUC",
@@ -73,8 +72,7 @@ _MEASURES = {
     "map": Measure(
         "Mean average precision",
         "reaches a mean average precision of",
-        meaning="area under the precision-recall curve, averaged over classes or labels (of two classes: that of the "
-        "second)",
+        meaning="area under the precision-recall curve, averaged over the classes",
     ),
     "miou": Measure(
         "Mean IoU",
@@ -117,7 +115,7 @@ _MEASURES = {
         "has a log loss of",
         better="lower",
         high=None,
-        meaning="surprise per row (of several labels: per label) in nats; punishes confident mistakes",
+        meaning="surprise per row in nats; punishes confident mistakes",
     ),
     "ece": Measure(
         "Calibration error (ECE)",
@@ -136,14 +134,30 @@ _MEASURES = {
 }
 
 
-def measure(name: str, value: float | None = None) -> Measure:
-    """How ``name`` is shown; an unknown metric is shown under its own name, as a decimal number.
+_MEANT = {
+    ("accuracy", "segmentation"): "share of pixels named right",
+    ("accuracy", "multilabel"): "share of labels named right",
+    ("balanced-accuracy", "multilabel"): "recall of the rows with a label and of those without, averaged over both and "
+    "over the labels",
+    ("f1", "multilabel"): "harmonic mean of precision and recall, mean over the labels (macro)",
+    ("map", "multilabel"): "area under the precision-recall curve, averaged over the labels",
+    ("map", "binary"): "area under the precision-recall curve of the second class",
+    ("rmse", "numbers"): "root mean square error over all numbers, whose units it mixes: each has its own under "
+    "Numbers",
+    ("nll", "multilabel"): "surprise per label in nats; punishes confident mistakes",
+}
+"""Where a metric counts something else of a kind of labels; ``numbers`` are several outputs of a regression."""
+
+
+def measure(name: str, value: float | None = None, kind: str = "") -> Measure:
+    """How ``name`` is shown of labels of a ``kind``; an unknown metric under its own name, as a decimal number.
 
     A negative ``value`` (an R² below the mean's) is no share of anything and is shown as a decimal.
     """
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     label = name.replace("_", " ").replace("-", " ").strip() or "Score"
     found = _MEASURES.get(key) or Measure(label[:1].upper() + label[1:], f"has a {label} of", better="", high=None)
+    found = replace(found, meaning=_MEANT.get((key, kind), found.meaning))
     if value is not None and value < 0 and found.form == "percent":
         return replace(found, form="decimal", claim=f"has an {found.label} of", after="")
     return found

@@ -14,7 +14,6 @@ from regraft.record import Record, Score
 __all__ = ["Bar", "Card", "Group", "Scores", "scores"]
 
 _ROOM = 0.15  # of an axis, for a label
-_MIXED = "over all numbers, whose units it mixes: each has its own under Numbers"
 
 
 @dataclass(frozen=True)
@@ -67,13 +66,15 @@ def scores(record: Record) -> Scores | None:
     names: list[str] = [n for n in ("test", "validation") if n in record.scores or n in record.other_scores]
     names += [n for n in (*record.scores, *record.other_scores) if n not in names]
     task = read.mapping(record.task)
-    mixed = task.get("kind") == "regression" and len(read.items(task.get("classes"))) > 1
+    kind = read.text(task.get("kind"))
+    if kind == "regression" and len(read.items(task.get("classes"))) > 1:
+        kind = "numbers"
     for name in dict.fromkeys(names):
         score = record.scores.get(name)
-        found = (_card(s, mixed=mixed) for s in record.other_scores.get(name, ()))
+        found = (_card(s, kind) for s in record.other_scores.get(name, ()))
         others = tuple(card for card in found if card is not None)
         is_quoted = score is not None and score is quoted(record)
-        headline = None if score is None else _card(score, _baseline(record, score) if is_quoted else None, mixed=mixed)
+        headline = None if score is None else _card(score, kind, _baseline(record, score) if is_quoted else None)
         if headline is None and not others:
             continue
         first = score or record.other_scores[name][0]
@@ -89,11 +90,11 @@ def _title(score: Score, name: str) -> str:
     return f"{label[:1].upper()}{label[1:]}" + (f", {words.plural(rows, 'row')}" if rows else "")
 
 
-def _card(score: Score, baseline: float | None = None, *, mixed: bool = False) -> Card | None:
+def _card(score: Score, kind: str, baseline: float | None = None) -> Card | None:
     value = read.number(score.value)
     if value is None:
         return None
-    shown = measure(read.text(score.metric), value)
+    shown = measure(read.text(score.metric), value, kind)
     low, high = read.number(score.low), read.number(score.high)
     folds = read.numbers(score.per_fold)
     spread = words.interval(low, high, shown.form)
@@ -104,7 +105,7 @@ def _card(score: Score, baseline: float | None = None, *, mixed: bool = False) -
         interval=spread + unit,
         how=_how(read.text(score.interval)),
         better={"higher": "higher is better", "lower": "lower is better"}.get(shown.better, ""),
-        meaning=shown.meaning.replace("in the target's own unit", _MIXED) if mixed else shown.meaning,
+        meaning=shown.meaning,
         bar=_bar(shown, value, low, high, folds, baseline),
         folds=(
             f"{words.plural(len(folds), 'fold')}: {shown.write(min(folds))} to {shown.write(max(folds))}"
