@@ -29,12 +29,13 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regraft.data import Manifest, folds
 from regraft.features import Block, Plan, Store, Taps, plan, sweep
 from regraft.features.cache import entries
-from regraft.files import canonical_json, digest, intact, read_json, sealed, write_json
+from regraft.files import atomic_path, canonical_json, digest, intact, read_json, sealed, write_json
 from regraft.heads import Readout, Response, score
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
 from regraft.network import Network
@@ -211,17 +212,27 @@ class Bench:
 
     def _value(self, arm: Arm, place: Place, parameters: Mapping[str, Any], patience: float = -1) -> dict[str, Any]:
         """The arm's value, waiting ``patience`` seconds (-1: for ever) for another run that measures it."""
-        folder = (self.context.arms or self.context.cache / "reproduce" / "arms") / arm.name
-        path = folder / f"{self._key(arm, place, parameters)}.json"
+        path = self._folder(arm) / f"{self._key(arm, place, parameters)}.json"
         if kept := self._kept(path):
             return kept
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock")
         with FileLock(lock, timeout=patience):
             value = self._kept(path) or self._measured(path, arm, place, parameters)
             with contextlib.suppress(OSError):  # those who wait find the value
                 lock.unlink()
         return value
+
+    def tensors(self, arm: Arm, place: Place, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
+        """What an arm reads that takes hours to make, kept beside its values: a run that is cut goes on from there."""
+        path = self._folder(arm) / f"{self._key(arm, place, {})}.safetensors"
+        if not path.is_file():
+            with atomic_path(path) as temporary:
+                save_file({name: value.contiguous() for name, value in make().items()}, temporary)
+        return load_file(path)
+
+    def _folder(self, arm: Arm) -> Path:
+        return (self.context.arms or self.context.cache / "reproduce" / "arms") / arm.name
 
     def _kept(self, path: Path) -> dict[str, Any] | None:
         """What lies there; nothing where it is torn or was changed, by a bad copy, say: then it is measured again."""

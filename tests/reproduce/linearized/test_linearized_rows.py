@@ -429,12 +429,18 @@ def test_three_ways_to_a_posterior_agree_on_easy_rows(form):
         torch.testing.assert_close(mapped + centre[0], said["fit"].mode, rtol=1e-3, atol=1e-3)
 
 
-def test_figures_of_classes_are_measured_on_a_bench(tmp_path):
+def test_figures_of_classes_are_measured_on_a_bench(tmp_path, monkeypatch):
+    made, kernels_of = [], classes.kernels_of
+    monkeypatch.setattr(classes, "kernels_of", lambda *given: made.append(given) or kernels_of(*given))
     bench = toys.bench(tmp_path)
     bench = type(bench)(bench.context, tasks=("leaf",), backbones=toys.BACKBONES, rows=_three_classes, kinds=toys.KINDS)
     found = classes.measured_on(bench, ("C",), steps=10)
     assert {f"{model}, {way}: NLL" for model in classes.MODELS for way in classes.WAYS} <= set(found.arms)
     assert found.notes["form error"]["C"][0] > 0
+    for path in tmp_path.rglob("linearized-classes*/*.json"):
+        path.unlink()
+    assert classes.measured_on(bench, ("C",), steps=10).arms == found.arms  # as a run that was cut goes on
+    assert len(made) == len(bench.seeds)
 
 
 def _three_classes(name, data, seed):

@@ -218,27 +218,49 @@ def figures(probabilities: Tensor, manifest: Manifest) -> dict[str, float]:
     }
 
 
+def _sides(bench: Bench, place: Place, batch_size: int) -> tuple[Tangent, Tangent]:
+    """Of all weights, at the training and the test rows."""
+    network, rows = bench.network(place.network, place.seed), bench.rows(place.task, place.seed)
+    here, there = (Tangent(network, "*", rows.part(part), batch_size=batch_size) for part in ("train", "test"))
+    return here, there
+
+
+def _linearised(bench: Bench, place: Place, model: str, steps: int, batch_size: int) -> dict[str, Any]:
+    """Of one linearisation, by way, and what was ``said`` on the way."""
+    rows, (here, there) = bench.rows(place.task, place.seed), _sides(bench, place, batch_size)
+
+    def made() -> dict[str, Tensor]:
+        found = kernels_of(here, there, "shared")
+        return {"gram": found.gram, "cross": found.cross, "prior": found.prior}
+
+    kernels = Kernels(here, there, "shared", **bench.tensors(FIGURE4, place, made))
+    one_hot = functional.one_hot(_classes(rows.part("train")), here.n_outputs).double()
+    centre = (here.outputs.cpu().double(), there.outputs.cpu().double()) if model == MODELS[0] else None
+    probabilities, said = inferred(kernels, one_hot, centre, Descent(steps=steps, seed=place.seed))
+    found = {way: figures(each, rows.part("test")) for way, each in probabilities.items()}
+    return {**found, "said": {name: said[name] for name in ("scale", "residual", "VI")}}
+
+
+LINEARISED = Arm("linearized-classes-model", 1, _linearised)
+"""MAP and Laplace with one kernel for all outputs, VI with every weight."""
+
+
 def _figure4(bench: Bench, place: Place, steps: int = STEPS, batch_size: int = 64) -> dict[str, Any]:
     """Of the network and, by model and way, of its linearisations at all weights."""
-    network, rows = bench.network(place.network, place.seed), bench.rows(place.task, place.seed)
-    train, test = rows.part("train"), rows.part("test")
-    here, there = (Tangent(network, "*", part, batch_size=batch_size) for part in (train, test))
-    outputs = here.outputs.cpu().double(), there.outputs.cpu().double()
-    one_hot = functional.one_hot(_classes(train), here.n_outputs).double()
-    found: dict[str, Any] = {"network": figures(torch.softmax(outputs[1], 1), test)}
-    kernels = kernels_of(here, there, "shared")
+    here, there = _sides(bench, place, batch_size)
+    test, logits = bench.rows(place.task, place.seed).part("test"), there.outputs.cpu().double()
+    found: dict[str, Any] = {"network": figures(torch.softmax(logits, 1), test)}
     for model in MODELS:
-        centre = outputs if model == MODELS[0] else None
-        probabilities, said = inferred(kernels, one_hot, centre, Descent(steps=steps, seed=place.seed))
-        for way, each in probabilities.items():
-            found[f"{model}, {way}"] = figures(each, test)
-        found[f"{model}, said"] = {name: said[name] for name in ("scale", "residual", "VI")}
+        each = bench.measure(
+            LINEARISED, place.network, place.task, place.seed, model=model, steps=steps, batch_size=batch_size
+        )
+        found |= {f"{model}, {what}": value for what, value in each.items()}
     found["form error"] = form_error(here, "shared")
     return found
 
 
 FIGURE4 = Arm("linearized-classes", 1, _figure4)
-"""MAP and Laplace with one kernel for all outputs (its error is said), VI with every weight."""
+"""The network beside its linearisations; the error of one kernel for all outputs is said."""
 
 
 def bench_of(context: Context) -> Bench:
