@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from common import Row, interleaved, note, parser, report, synchronised
 from regraft.features import Tangent, ntk
-from regraft.heads import condition
+from regraft.heads import Posterior, condition
 from regraft.heads.gp.iterative import Iteration
 from regraft.linear import Operator
 from regraft.network import ArrayPreprocess, Network, from_module
@@ -266,16 +266,21 @@ def _problem(n: int) -> tuple[Tangent, Tensor]:
     return Tangent(mlp(1), "*", x, batch_size=500), y - y.mean()
 
 
-def _evidence(n: int) -> list[Row]:
-    tangent, y = _problem(n)
+def _solved(tangent: Tangent, y: Tensor) -> tuple[Tensor, float, Posterior, float, float]:
+    """Gram matrix, noise and posterior; CPU-seconds of the first, and of all."""
     began = time.process_time()
     gram = ntk(tangent)
     middle = time.process_time()
     noise = SHARE * float(gram.diagonal().mean())
     found = condition(gram, y, noise, method="mixed")
-    seconds = time.process_time() - began
+    return gram, noise, found, middle - began, time.process_time() - began
+
+
+def _evidence(n: int) -> list[Row]:
+    tangent, y = _problem(n)
+    gram, noise, found, gram_s, seconds = _solved(tangent, y)
     note(f"evidence of {n} rows: {found.evidence:.2f} in {seconds:.1f} CPU-seconds")
-    more = {"rows": n, "gram_s": middle - began, "evidence": found.evidence, "parameters": tangent.n_coefficients}
+    more = {"rows": n, "gram_s": gram_s, "evidence": found.evidence, "parameters": tangent.n_coefficients}
     exact = condition(gram.double(), y.double(), noise, method="cholesky").evidence if n <= 4000 else None
     error = None if exact is None else abs(found.evidence - exact) / n
     peer, other = _gpytorch(gram, y, noise)
@@ -333,12 +338,7 @@ def _gpytorch(gram: Tensor | Operator, y: Tensor, noise: float) -> tuple[str, di
 def _without_matrix(n: int) -> Row:
     """Our evidence with the matrix, gpytorch's of products with the same operator."""
     tangent, y = _problem(n)
-    began = time.process_time()
-    gram = ntk(tangent)
-    noise = SHARE * float(gram.diagonal().mean())
-    found = condition(gram, y, noise, method="mixed")
-    seconds = time.process_time() - began
-    del gram
+    _, noise, found, _, seconds = _solved(tangent, y)
     peer, other = _gpytorch(tangent.gram(), y, noise)
     more: dict[str, Any] = {"rows": n, "evidence": found.evidence}
     if other is not None:
