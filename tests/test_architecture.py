@@ -39,6 +39,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 INSIDE: dict[str, dict[str, frozenset[str]]] = {
     "heads": {
         "*": frozenset(),
+        "intervals": frozenset({"*"}),
         "l2": frozenset({"*"}),
         "solve": frozenset({"*", "l2"}),
         "convex": frozenset({"*", "l2"}),

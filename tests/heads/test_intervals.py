@@ -19,7 +19,7 @@ from regraft.heads import (
     score,
     wilson,
 )
-from regraft.heads.intervals import mean_of_proportions
+from regraft.heads.intervals.proportions import mean_of_proportions
 from regraft.record import Score
 
 
@@ -66,7 +66,9 @@ def test_few_rows_widen_the_percentiles_as_few_groups_do(monkeypatch) -> None:
     y, guess = rng.normal(size=(2, 8, 1))
     response = Response.of("regression", ["y"], y)
     got = measure("rmse", response, guess)
-    monkeypatch.setattr("regraft.heads.intervals._students", lambda units: stats.norm.ppf(0.975) * math.sqrt(7 / 8))
+    monkeypatch.setattr(
+        "regraft.heads.intervals.bootstrap.students", lambda units: stats.norm.ppf(0.975) * math.sqrt(7 / 8)
+    )
     plain = measure("rmse", response, guess)
     longer = stats.t(7).ppf(0.975) / stats.norm.ppf(0.975) * math.sqrt(8 / 7)
     assert got.high - got.value == pytest.approx(longer * (plain.high - plain.value))
@@ -213,7 +215,7 @@ def test_the_interval_that_is_given_covers_for_many_classes_too(rows, share) -> 
     y = np.repeat(np.arange(len(rows)), rows)
     response = Response.of("multiclass", [str(k) for k in range(len(rows))], y)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regraft.heads.intervals.RESAMPLES", 300)
+        patch.setattr("regraft.heads.intervals.bootstrap.RESAMPLES", 300)
         for seed in range(150):
             said = np.where(rng.random(len(y)) < share, y, (y + 1) % len(rows))
             got = measure("balanced-accuracy", response, np.eye(len(rows))[said], seed=seed)
@@ -277,7 +279,9 @@ def test_no_resample_that_defines_the_metric_leaves_the_interval_open() -> None:
     got = measure("roc-auc", binary(y), certain(y), groups=groups)
     assert (got.low, got.high) == wilson(2, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regraft.heads.intervals._resamples", lambda member, rng: [np.repeat([[0.0, 2.0]], 5, axis=1)])
+        patch.setattr(
+            "regraft.heads.intervals.single.resamples", lambda member, rng: [np.repeat([[0.0, 2.0]], 5, axis=1)]
+        )
         assert unknown(measure("roc-auc", binary(y), certain(y), groups=groups), "undefined in every resample")
 
 
@@ -387,9 +391,9 @@ def test_the_paired_error_of_two_resamples_and_of_one() -> None:
     one, two = certain(np.array([0, 0, 1, 0])), certain(np.array([0, 1, 1, 1]))
     tables = np.array([[1.0, 1, 1, 1], [2.0, 0, 0, 2], [4.0, 0, 0, 0]])  # the differences are 0 and ½; the last has
     with pytest.MonkeyPatch.context() as patch:  # one class, of which the area under the curve is undefined
-        patch.setattr("regraft.heads.intervals._resamples", lambda member, rng: [tables[:2]])
+        patch.setattr("regraft.heads.intervals.paired.resamples", lambda member, rng: [tables[:2]])
         assert paired_error("accuracy", binary(y), one, two) == pytest.approx(0.5 / np.sqrt(2) * np.sqrt(4 / 3))
-        patch.setattr("regraft.heads.intervals._resamples", lambda member, rng: [tables[[0, 2]]])
+        patch.setattr("regraft.heads.intervals.paired.resamples", lambda member, rng: [tables[[0, 2]]])
         assert np.isnan(paired_error("roc-auc", binary(y), one, two))
     assert np.isnan(paired_error("accuracy", binary(y), one, two, groups=["a"] * 4))
 
@@ -419,7 +423,7 @@ def shifted(random, groups):
 @pytest.mark.parametrize(("metric", "draw", "truth"), [("accuracy", shares, 0.8), ("rmse", shifted, np.sqrt(1.25))])
 def test_the_interval_of_few_groups_covers(metric, draw, truth, count, equal, monkeypatch) -> None:
     """Percentiles of the resamples hold the truth in about 80 % with four groups, and in 89 % with eight."""
-    monkeypatch.setattr("regraft.heads.intervals.RESAMPLES", 300)
+    monkeypatch.setattr("regraft.heads.intervals.bootstrap.RESAMPLES", 300)
     covered, widths = [], []
     for seed in range(250):
         random = np.random.default_rng(seed)
@@ -435,7 +439,7 @@ def test_the_interval_of_few_groups_covers(metric, draw, truth, count, equal, mo
 
 @pytest.mark.parametrize("count", [4, 8, 20])
 def test_the_difference_on_few_groups_is_held_by_its_interval(count, monkeypatch) -> None:
-    monkeypatch.setattr("regraft.heads.intervals.RESAMPLES", 300)
+    monkeypatch.setattr("regraft.heads.intervals.bootstrap.RESAMPLES", 300)
     covered = []
     for seed in range(250):
         random = np.random.default_rng(seed)
