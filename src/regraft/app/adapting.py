@@ -374,7 +374,7 @@ def _no_text(name: str, preprocess: Preprocess) -> str:
 
 
 def _missing(name: str, do: str = "check the path") -> MissingPathError:
-    from regraft.data.scan import meant
+    from regraft.data.forms import meant
 
     return MissingPathError(f"{name} is not there", do=meant(Path(name)) or do)
 

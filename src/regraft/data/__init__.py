@@ -4,11 +4,12 @@ from regraft.data.checks import check_target
 from regraft.data.columns import with_columns
 from regraft.data.dense import image_size
 from regraft.data.depth import largest_grey
+from regraft.data.forms import check_there
 from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, LabelType, Manifest, Target, joined
 from regraft.data.rendered import rendered
-from regraft.data.scan import check_there, scan
+from regraft.data.scan import scan
 from regraft.data.source import (
     Arrays,
     EncodedImages,

@@ -59,7 +59,8 @@ def percentiles(value: float, draws: np.ndarray[Any, Any]) -> tuple[float, float
 
 
 def widened(value: float, draws: np.ndarray[Any, Any], rows: int, within: tuple[float, float]) -> tuple[float, float]:
-    """The percentile interval with each side as much longer as so many rows make it too short, see :func:`measure`."""
+    """The percentile interval with each side as much longer as so many rows make it too short, as
+    :func:`regraft.heads.measure` says."""
     low, high = percentiles(value, draws)
     longer = students(rows) / NORMAL * math.sqrt(rows / (rows - 1))
     return max(within[0], value + longer * (low - value)), min(within[1], value + longer * (high - value))

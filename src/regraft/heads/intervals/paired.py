@@ -30,12 +30,12 @@ def paired_error(
 ) -> float:
     """The standard error of the difference between two predictions' scores on the same rows.
 
-    It is the standard deviation of the difference over the bootstrap resamples of :func:`measure`, each drawn once for
-    both, times sqrt(n / (n − 1)) of n rows (groups), for resamples of n vary by (n − 1)/n of what they should; NaN
-    where fewer than two resamples define the metric, and of one row (group).
+    It is the standard deviation of the difference over the bootstrap resamples of :func:`regraft.heads.measure`, each
+    drawn once for both, times sqrt(n / (n − 1)) of n rows (groups), for resamples of n vary by (n − 1)/n of what they
+    should; NaN where fewer than two resamples define the metric, and of one row (group).
 
     Args:
-        metric, response, groups, seed: as in :func:`measure`.
+        metric, response, groups, seed: as in :func:`regraft.heads.measure`.
         first, second: predictions of these rows.
 
     Raises:
@@ -64,13 +64,13 @@ def paired_difference(
         (b − c) / (n + 2) ± 1.96 sqrt((p + q − (p − q)²) / (n + 2)),  p = (b + 1) / (n + 2), q = (c + 1) / (n + 2),
 
     which keeps its width where the two never differ. Of other metrics the percentiles of the resamples of
-    :func:`measure`, each drawn once for both, widened as there; of groups of rows the difference ± t s. Where
-    the resamples agree on a metric that lies between 0 and 1, the formula above of n rows (groups) of which the second
-    alone has as many right as it is better by. NaN where fewer than two resamples define the metric, of one group, and
-    of an unbounded metric on one row or where the resamples agree on a difference.
+    :func:`regraft.heads.measure`, each drawn once for both, widened as there; of groups of rows the difference ± t s.
+    Where the resamples agree on a metric that lies between 0 and 1, the formula above of n rows (groups) of which the
+    second alone has as many right as it is better by. NaN where fewer than two resamples define the metric, of one
+    group, and of an unbounded metric on one row or where the resamples agree on a difference.
 
     Args:
-        metric, response, groups, seed: as in :func:`measure`.
+        metric, response, groups, seed: as in :func:`regraft.heads.measure`.
         first, second: predictions of these rows.
 
     Raises:

@@ -54,7 +54,7 @@ def mean_of_proportions(hits: npt.ArrayLike, rows: npt.ArrayLike) -> tuple[float
 
 
 def bonett_price(second: float, first: float, rows: int) -> tuple[float, float]:
-    """The interval of :func:`paired_difference`, of so many rows that one alone has right."""
+    """The interval of :func:`regraft.heads.paired_difference`, of so many rows that one alone has right."""
     n = rows + 2
     p, q = (second + 1) / n, (first + 1) / n
     half = NORMAL * math.sqrt((p + q - (p - q) ** 2) / n)
