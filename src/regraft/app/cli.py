@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import select
+import signal
 import sys
 import time
 import traceback
@@ -62,6 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
     # long. GNU's OpenMP reads this when torch is loaded, which is later.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # A cluster or a container that stops a process asks by this signal: nothing half done is to be left behind then
+    # either. A launcher's processes end at once, for one that waits for the others would not hear it.
+    if _alone() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     with kept_memory():
         sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
@@ -93,9 +98,14 @@ def _left_to_the_first(arguments: list[str]) -> bool:
     return alone and not _first()
 
 
+def _alone() -> bool:
+    """Whether no launcher started several processes."""
+    return os.environ.get("WORLD_SIZE", "1") in ("", "0", "1")
+
+
 def _first() -> bool:
     """Whether this process is no launcher's, or its first."""
-    return os.environ.get("WORLD_SIZE", "1") in ("", "0", "1") or os.environ.get("RANK", "0") == "0"
+    return _alone() or os.environ.get("RANK", "0") == "0"
 
 
 def _drop_output() -> None:
