@@ -18,6 +18,7 @@ from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
 from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
 from regraft.graft import Options, Scope, diagnose, rank
+from regraft.graft.diagnosis.case import drawn
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
 from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module
@@ -99,6 +100,14 @@ def test_the_same_seed_gives_the_same_figures(found, options):
         return [timeless(part) for part in value] if isinstance(value, list | tuple) else value
 
     assert timeless(again.figures) == timeless(found.figures)
+
+
+def test_losses_are_taken_on_rows_drawn_alike_whatever_their_class():
+    x = np.zeros((1200, 2), dtype=np.float32)
+    few = drawn(scan((x, (np.arange(1200) % 20 == 0).astype(int))), 128, 0)
+    assert len(set(few.ids)) == 128
+    assert 1 <= int(few.labels.values.sum()) <= 14  # of 60 among 1,200
+    assert len(drawn(scan((x, np.arange(1200) % 300)), 16, 0)) == 16  # fewer than there are classes
 
 
 def test_numbers_are_looked_at_in_their_own_deviations(options):
@@ -361,8 +370,6 @@ def test_mistakes_are_named(options):
         diagnose(data, toy_network(), run="nowhere", against="random", options=options)
     with pytest.raises(RecipeError, match="before training"):
         diagnose(data, toy_network(), run="nowhere", source=data, options=options)
-    with pytest.raises(RecipeError, match="--rows 5 or more, one a class"):
-        diagnose(toy_manifest(30, classes=5), toy_network(), scope=Scope(rows=4), options=options)
     with pytest.raises(RecipeError, match="did you mean curvature"):
         diagnose(data, toy_network(), checks="curvatur", options=options)
     with pytest.raises(DataError, match="does not exist"):

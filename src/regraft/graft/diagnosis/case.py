@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class Scope:
     """How much is looked at.
 
     Attributes:
-        rows: of the data, on which losses are taken; drawn by the seed, classes alike.
+        rows: of the data, on which losses are taken; drawn by the seed, each row alike.
         select: patterns of the parameters that move: ``top`` is the topmost block with the head, ``all`` every one.
         top: how many eigenvalues.
         points: of a side of a landscape.
@@ -69,16 +69,10 @@ class Looked:
 
 
 def drawn(rows: Manifest, count: int, seed: int) -> Manifest:
-    """So many rows whose labels are all there, classes alike."""
+    """So many rows whose labels are all there, each alike: their mean loss is that of all but for chance."""
     values = np.asarray(rows.labels.values, dtype=np.float64).reshape(len(rows), -1)
     known = np.isfinite(values).all(1) & ((values >= 0).all(1) | (rows.labels.kind == "regression"))
-    whole = rows.take(np.flatnonzero(known))
-    least = rows.labels.outputs if rows.labels.kind in ("binary", "multiclass") else 2
-    if count < least:
-        raise RecipeError(
-            "too few rows to take losses on", expected=f"--rows {least} or more, one a class", got=f"{count}"
-        )
-    return replace(whole, split=("train",) * len(whole)).limit(count, seed)
+    return rows.take(np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(known))[:count]))
 
 
 def unit_of(target: Target | None) -> tuple[Tensor, Tensor] | None:
