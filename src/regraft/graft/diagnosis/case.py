@@ -13,6 +13,7 @@ from regraft.data import Manifest, Target
 from regraft.diagnose.checks.check import Case, Subject
 from regraft.diagnose.objective import LossName
 from regraft.errors import RecipeError
+from regraft.features.tangent.design import selected
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.heads import Readout
@@ -21,7 +22,18 @@ from regraft.network import Network
 from regraft.record import Finding
 from regraft.wording import some
 
-__all__ = ["NONE", "RANDOM", "Looked", "Scope", "drawn", "last_layer", "subject_of", "told_apart", "unit_of"]
+__all__ = [
+    "NONE",
+    "RANDOM",
+    "Looked",
+    "Scope",
+    "drawn",
+    "last_layer",
+    "patterns",
+    "subject_of",
+    "told_apart",
+    "unit_of",
+]
 
 RANDOM, NONE = "random", "none"
 _LOSSES: dict[str, LossName] = {
@@ -101,12 +113,16 @@ def subject_of(
     values = torch.as_tensor(np.asarray(target.values))
     if unit is not None:
         values = (values.double().reshape(len(rows), -1) - unit[0]) / unit[1]
-    select = _patterns(network, scope.select)
+    select = patterns(network, scope.select)
     return Subject(name, network, rows, values, _LOSSES[target.kind], select, batch_size=options.batch_size)
 
 
-def _patterns(network: Network, asked: Sequence[str]) -> tuple[str, ...]:
-    """What of the parameters moves: ``top`` and ``all`` are words, the others patterns."""
+def patterns(network: Network, asked: Sequence[str]) -> tuple[str, ...]:
+    """What of the parameters moves: ``top`` and ``all`` are words, the others patterns.
+
+    Raises:
+        ModelError: a pattern matches none.
+    """
     found: list[str] = []
     for pattern in asked:
         if pattern == "all":
@@ -115,6 +131,7 @@ def _patterns(network: Network, asked: Sequence[str]) -> tuple[str, ...]:
             found += [*network.topmost, f"{network.head}.*"]
         else:
             found.append(pattern)
+    selected(network, found)
     return tuple(found)
 
 

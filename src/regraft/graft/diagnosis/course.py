@@ -15,9 +15,8 @@ from regraft.record import Finding
 
 __all__ = ["Course", "checkpoints"]
 
-_COUNTED = re.compile(  # by the last number of a name: epoch-008, checkpoint-500, global_step1000; no seed, fold or size
-    r"(?<![a-z])(epoch|step|iter|iteration|checkpoint|ckpt)s?[\W_]*(\d+)(?!.*\d)", re.IGNORECASE
-)
+# by the last number of a name: epoch-008, checkpoint-500, global_step1000; no seed, fold or size
+_COUNTED = re.compile(r"(?<![a-z])(epoch|step|iter|iteration|checkpoint|ckpt)s?[\W_]*(\d+)(?!.*\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
