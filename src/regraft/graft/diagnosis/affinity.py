@@ -45,8 +45,8 @@ def measured(
         raise RecipeError("domain affinity is a difference of accuracies", expected="classes", got=f"{kind} labels")
     rows = scored_apart(rows, options.seed)
     scored = rows.take(rows.rows_of("test"))
-    codes, drawn = scored.labels.values, {"groups": scored.groups, "seed": options.seed}
-    affinity(linear=codes, scratch=codes, labels=codes, **drawn)  # what these alone refuse, before any training
+    codes, groups = scored.labels.values, scored.groups
+    affinity(linear=codes, scratch=codes, labels=codes, groups=groups)  # what these alone refuse, before any training
     options = replace(options, metric="accuracy", limit=None, weights=None)
     with ledger.stage(AFFINITY) as extra:
         runs = [
@@ -60,7 +60,7 @@ def measured(
         raise DataError("two runs scored other rows", expected=f"{len(ids)} rows, the same", got=f"{len(same)}")
     numbers = {name: code for code, name in enumerate(target.classes)}
     truth, linear, scratch = ([numbers[name] for name in names] for names in (*named, other[1]))
-    found = affinity(linear=linear, scratch=scratch, labels=truth, **drawn)
+    found = affinity(linear=linear, scratch=scratch, labels=truth, groups=groups, seed=options.seed)
     accuracy = [float(np.mean(np.equal(predicted, truth))) for predicted in (linear, scratch)]
     figure: dict[str, Any] = {"value": found.value, "low": found.low, "high": found.high, "rows": len(ids),
               "linear": accuracy[0], "scratch": accuracy[1], "scratch_low": runs[1].score.low,
