@@ -121,4 +121,4 @@ def test_where_none_is_better_than_one_answer_none_is_to_be_taken(kind, labels, 
     said = {f.code: f for f in rank((inputs, labels), networks, kind=kind, options=Options(cache=tmp_path)).findings}
     assert said["features-fit"].title.endswith(f"is surely better than {answer}")
     assert "other backbones" in said["features-fit"].advice
-    assert said["first"].advice == ""
+    assert (said["first"].advice, said["first"].unit) == ("", "lead")  # its value is no score

@@ -40,7 +40,7 @@ def h_score(
     if len(decomposition.s) >= distinct - 1:
         raise DataError(
             "the H-score",
-            expected="features of a rank below that of the rows",
+            expected=f"features of a rank below {distinct - 1}",
             got=f"rank {len(decomposition.s)} on {distinct}{' distinct' * (distinct < labels.rows)} rows, where it is "
             f"{most} whatever the labels are",
             do="take h-score-shrunk",

@@ -241,7 +241,7 @@ def _findings(order: Ranking, *, smallest: str | None, same: bool, known: Reliab
     detail = f"{first.value:.4g} beside {other.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
     advice = "" if sure or same or smallest is None else f"Take {smallest}, the smallest of them, or adapt and compare."
     severity: Severity = "advice" if advice else "info"
-    said = [Finding("first", title, severity, lead.value, "", lead.low, lead.high, detail, advice)]
+    said = [Finding("first", title, severity, lead.value, "lead", lead.low, lead.high, detail, advice)]
     if order.unsure:
         pairs = ", ".join(f"{d.better} and {d.worse}" for d in order.unsure[:6])
         which = f"{len(order.unsure)} of {len(order.differences)} pairs" if len(order.differences) > 1 else "the two"
