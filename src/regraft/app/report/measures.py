@@ -101,7 +101,8 @@ _MEASURES = {
         "of the targets by its 90 % intervals",
         form="percent",
         better="",
-        meaning="share of targets inside their 90 % intervals; near 90 % is right, more means that they are too wide",
+        meaning="share of targets inside their 90 % intervals; near 90 % is right, more means that they are too wide, "
+        "less that they are too narrow",
     ),
     "gaussian-nll": Measure(
         "Log loss of numbers",
