@@ -1,4 +1,4 @@
-"""Lists, errors of others and names of files as parts of a sentence."""
+"""Lists, passes, errors of others and names of files as parts of a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["by_folders", "first_line", "one_line", "printable", "some"]
+__all__ = ["by_folders", "first_line", "one_line", "passes", "printable", "some"]
 
 
 def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
@@ -41,6 +41,16 @@ def one_line(said: object, most: int = 200) -> str:
 def first_line(error: BaseException, most: int = 200) -> str:
     """The first line of what an error says, of at most so many characters; its kind where it says nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:most].rstrip()
+
+
+def passes(number: float) -> str:
+    """How often the rows crossed the backbone: ``0.60 of a backbone pass``, ``1.0 backbone pass``."""
+    if number in (0, 1):
+        return f"{'1' if number else 'no'} backbone pass"
+    if number < 0.995:
+        return f"{number:.2f} of a backbone pass"
+    body = f"{number:.1f}"
+    return f"{body} backbone {'pass' if body == '1.0' else 'passes'}"
 
 
 def printable(name: str) -> str:

@@ -67,8 +67,9 @@ def test_a_hold_out_is_not_called_cross_validation(said: str, label: str) -> Non
 
 
 def test_many_passes_are_no_part_of_one() -> None:
-    words = ["0.60 of a backbone pass", "1 backbone pass", "18.2 backbone passes"]
-    assert [_passes(p) for p in (0.6, 1, 18.2)] == words
+    words = ["0.60 of a backbone pass", "1 backbone pass", "1.0 backbone pass", "18.2 backbone passes"]
+    assert [_passes(p) for p in (0.6, 1, 1.02, 18.2)] == words
+    assert _passes(0) == "no backbone pass (features were stored)"
 
 
 def test_one_pattern_is_not_taken_for_its_letters() -> None:

@@ -115,9 +115,9 @@ def adapt(
     """Adapt a backbone to labelled data: an honest score, an artifact and a report.
 
     Most methods train nothing of the backbone, and each input crosses it once; those that train it say
-    so. A split named test is used for the final score alone; without one the score is cross-validated, or
-    for methods that train measured on a held-out fifth. What was computed is kept in the cache, so that
-    the same command goes on where it stopped.
+    so. A split named test is used for the final score alone. Without one a split named validation scores, and
+    without either the score is cross-validated, or for methods that train and from 10,000 rows on measured on a
+    held-out fifth. What was computed is kept in the cache, so that the same command goes on where it stopped.
     """
     check_data(data)
     from regraft.graft import Options, estimate, joined, prepare, with_gradients

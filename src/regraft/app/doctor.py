@@ -10,6 +10,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from regraft.record import counted
 from regraft.wording import first_line
 
 __all__ = ["examine"]
@@ -39,7 +40,7 @@ def _line(name: str, state: str, detail: str, do: str = "") -> dict[str, Any]:
 def _torch() -> dict[str, Any]:
     import torch
 
-    return _line("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
+    return _line("torch", "ok", f"{torch.__version__}, {counted(torch.get_num_threads(), 'thread')}")
 
 
 def _extra(package: str, extra: str, gives: str) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def _device() -> dict[str, Any]:
         return _line("device", "ok", f"cuda: {torch.cuda.get_device_name(0)}")
     if torch.backends.mps.is_available():
         return _line("device", "ok", "mps")
-    return _line("device", "ok", f"cpu, {os.cpu_count()} cores")
+    return _line("device", "ok", f"cpu, {counted(os.cpu_count() or 1, 'core')}")
 
 
 def _cache() -> dict[str, Any]:

@@ -214,7 +214,7 @@ Output = Annotated[
         "-o",
         metavar="FOLDER",
         rich_help_panel=RESULT,
-        help="Run folder; one named after data and model in runs/ if absent.",
+        help="Run folder; if absent one in runs/, named after data, model and method (of diagnose and rank the verb).",
     ),
 ]
 Embed = Annotated[

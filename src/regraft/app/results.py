@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regraft.app.console import duration, size, table
 from regraft.record import counted
+from regraft.wording import passes
 
 if TYPE_CHECKING:
     from regraft.record import Record
@@ -160,9 +161,5 @@ def _rows(record: Record) -> str:
     return f"{counted(sum(parts.values()), 'row')}{named}"
 
 
-def _passes(passes: float) -> str:
-    if passes == 0:
-        return "no backbone pass (features were stored)"
-    if passes == 1:
-        return "1 backbone pass"
-    return f"{passes:.2f} of a backbone pass" if passes < 1 else f"{passes:.1f} backbone passes"
+def _passes(number: float) -> str:
+    return passes(number) + ("" if number else " (features were stored)")

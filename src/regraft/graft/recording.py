@@ -29,7 +29,7 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
         status="done",
         method=ready.recipe.name,
         task=task_of(ready),
-        model={**backbone_of(ready.network), "taps": len(ready.plan.blocks), "features": ready.plan.width},
+        model={**backbone_of(ready.network), "taps": len(ready.plan.sites), "features": ready.plan.width},
         data={**data_of(ready), "seen": marks(ready.manifest), **({"written": written} if written else {})},
         scores={name: None if part is None else part.headline for name, part in scored.items()},
         other_scores={name: part.others for name, part in scored.items() if part is not None},

@@ -227,6 +227,9 @@ def test_a_ring_marks_the_lean_cell_unless_it_is_the_chosen_one() -> None:
     ]
     view = selection.selection(with_figure("selection", grid=grid)).grid
     assert plain("10 % of the features: 89.5 %") in plain(view.lean.tip)
+    assert plain(view.lean.tip).endswith(
+        "at most 90 B: the smallest within one standard error of the best of its penalty"
+    )
     best = [*grid[:1], cell("512", 0.2, 0.90, stored=200, chosen=True, lean=True)]
     older = [cell("512", 0.1, 0.895, stored=90), cell("512", 0.2, 0.90, stored=200, chosen=True)]
     for without in (best, older):
@@ -423,7 +426,7 @@ def test_features_that_are_all_kept_lie_as_deep_as_all_and_save_nothing() -> Non
         with_figure("selection", depth=0.506, depth_all=0.5062, stored_bytes=101, whole_bytes=100)
     )
     assert "They lie at 50.6 % of the network’s depth on average, as all features do." in plain(view.lead)
-    assert any("no less than all features" in note for *_, note in view.kpis)
+    assert any("no less than a head on all of this target size" in note for *_, note in view.kpis)
     view = selection.selection(with_figure("selection", depth=0.4, depth_all=0.5, stored_bytes=50, whole_bytes=100))
     assert "at 40.0 % of the network’s depth on average, earlier than the 50.0 % of all features" in plain(view.lead)
-    assert any("2.00 × less than all features" in plain(note) for *_, note in view.kpis)
+    assert any("2.00 × less than a head on all of this" in plain(note) for *_, note in view.kpis)

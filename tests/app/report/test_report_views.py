@@ -519,7 +519,7 @@ def test_a_score_without_an_interval_says_why() -> None:
     why = "unknown: calibrated probabilities give 0.0166 to 0.0414 here"
     score = Score("ece", 0.031, float("nan"), float("nan"), why, 300, protocol="test split")
     record = replace(samples.multiclass(), other_scores={"test": (score,)})
-    assert "no interval: calibrated probabilities give 0.0166 to 0.0414 here" in render(record)
+    assert "no interval: calibrated probabilities give 0.017 to 0.041 here" in render(record)  # as 0.031 beside it
 
 
 def test_names_of_predicted_numbers_are_no_classes() -> None:

@@ -25,7 +25,7 @@ from regraft.graft.evidence.findings import check
 from regraft.graft.evidence.lines import prediction_rows
 from regraft.graft.evidence.outputs import by_output
 from regraft.graft.evidence.score_findings import no_better_than_constant
-from regraft.graft.scored import Scored
+from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, higher_is_better, score
 from regraft.network import ArrayPreprocess, from_module
 from regraft.record import Candidate
@@ -435,6 +435,27 @@ def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headl
     if said:
         assert found[0].value == value
         assert found[0].detail.endswith("off by 3 to 15 points on these rows.")  # however many
+
+
+@pytest.mark.parametrize(("deviation", "said"), [(1.0, False), (3.0, False), (0.75, True)])
+def test_error_bars_are_called_narrow_where_chance_does_not_leave_out_as_many(deviation, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", score_findings.SCORE_CHECKS[-2:])
+    truth = torch.as_tensor(np.random.default_rng(0).normal(size=(200, 1)))
+    main = scored(
+        "test",
+        "r2",
+        Response.of("regression", ("y",), truth.numpy()),
+        torch.zeros(200, 1),
+        rows=np.arange(200),
+        groups=None,
+        seed=0,
+        protocol="",
+        spread=torch.full((200, 1), deviation),
+    )
+    found = check(Context(None, 0, None, SimpleNamespace(main=main, validation=main, test=None)))
+    assert [(f.code, f.severity) for f in found] == ([("error-bars-narrow", "warning")] if said else [])
+    if said:  # of normal targets 2 Phi(1.645 * 0.75) - 1 = 78 % are expected
+        assert found[0].low < 0.783 < found[0].high < 0.9
 
 
 @pytest.mark.parametrize(

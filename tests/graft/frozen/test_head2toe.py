@@ -15,8 +15,11 @@ from regraft.features import Taps, by_size, plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_json
 from regraft.graft import Features, Recipe, Select, Solve, load_artifact
 from regraft.graft.adapted.artifact import kept_columns
+from regraft.graft.cost.estimate import estimate
 from regraft.graft.evidence.advice import selection_findings
 from regraft.graft.evidence.guide import guide
+from regraft.graft.options import Options
+from regraft.graft.preparation import prepare
 
 SMALL = Recipe(
     "head2toe",
@@ -73,6 +76,10 @@ def test_what_was_chosen_and_what_it_costs_are_in_the_record(run, tmp_path):
     kept = {name: len(columns) for name, columns in run.adapted.view.columns.items()}
     assert {layer["name"]: layer["kept"] for layer in figure["layers"] if layer["kept"]} == kept
     assert figure["width"] == sum(layer["features"] for layer in figure["layers"])
+    assert len(figure["layers"]) == run.record.model["taps"] == 4  # each once, though two are pooled to two sizes
+    options = Options(cache=tmp_path)
+    foreseen = estimate(prepare(toy_manifest(90), toy_network(), method=SMALL, options=options), options)
+    assert foreseen.model["taps"] == 4
     assert (len(figure["grid"]), sum(cell["chosen"] for cell in figure["grid"])) == (2 * 2 * 2, 1)
     folds = figure["folds"]
     assert len(folds["depths"]) == len(folds["matrix"]) == 5

@@ -171,7 +171,7 @@ def test_a_selection_that_saves_little_names_the_lean_cell():
     for cell, lean in zip(found["grid"], (True, False, False)):
         cell["lean"] = lean
     (finding,) = (f for f in selection_findings(found) if f.code == "selection-saves-little")
-    assert "fraction 0.05 takes 40" in finding.detail
+    assert "best of its penalty, target size 512 with fraction 0.05 takes at most 40" in finding.detail
     assert "--tolerance 1" in finding.advice
     found["whole_bytes"] = 620
     assert codes(found, saving=True) == set()

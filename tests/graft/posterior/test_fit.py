@@ -685,6 +685,7 @@ def test_the_error_bars_of_classes_tell_inputs_that_are_unlike_the_rows() -> Non
     typical = run.record.figures["posterior"]["typical"]
     (told,) = (finding for finding in run.record.findings if finding.code == "error-bars")
     assert told.value == typical["0.99"] > typical["0.9"] > typical["0.5"]
+    assert told.unit == "times the scores' spread"  # no share of it, to be written in per cent
     like, unlike = (run.adapted.predict_proba(some).spread[:, 0] for some in (x[300:], 6 * x[300:]))
     assert (like > typical["0.99"]).mean() < 0.1
     assert (unlike > typical["0.99"]).mean() > 0.9

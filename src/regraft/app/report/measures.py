@@ -101,7 +101,8 @@ _MEASURES = {
         "of the targets by its 90 % intervals",
         form="percent",
         better="",
-        meaning="share of targets inside their 90 % intervals; near 90 % is right, more means that they are too wide",
+        meaning="share of targets inside their 90 % intervals; near 90 % is right, more means that they are too wide, "
+        "less that they are too narrow",
     ),
     "gaussian-nll": Measure(
         "Log loss of numbers",
@@ -142,8 +143,8 @@ _MEANT = {
     ("f1", "multilabel"): "harmonic mean of precision and recall, mean over the labels (macro)",
     ("map", "multilabel"): "area under the precision-recall curve, averaged over the labels",
     ("map", "binary"): "area under the precision-recall curve of the second class",
-    ("rmse", "numbers"): "root mean square error over all numbers, whose units it mixes: each has its own under "
-    "Numbers",
+    ("rmse", "numbers"): "root mean square error, averaged over the outputs, whose units it mixes: each has its own "
+    "under Numbers",
     ("nll", "multilabel"): "surprise per label in nats; punishes confident mistakes",
 }
 """Where a metric counts something else of a kind of labels; ``numbers`` are several outputs of a regression."""

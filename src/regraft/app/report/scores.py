@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from regraft.app.report import read, words
@@ -117,8 +118,9 @@ def _card(score: Score, kind: str, baseline: float | None = None) -> Card | None
 
 
 def _how(interval: str) -> str:
-    """How an interval was made, or why there is none."""
-    return interval.removeprefix("unknown: ").replace("wilson", "Wilson")
+    """How an interval was made, or why there is none, with as many digits as the value beside it."""
+    said = interval.removeprefix("unknown: ").replace("wilson", "Wilson")
+    return re.sub(r"\d+\.\d{4}", lambda found: words.decimal(float(found[0])), said)
 
 
 def _bar(

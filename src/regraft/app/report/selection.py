@@ -28,6 +28,7 @@ _SMALLER = (
     "The chosen one is not the highest: it stores less and is as good within the tolerance, in standard errors of the "
     "folds’ differences. With --tolerance 0 the highest of its penalty is taken."
 )
+_NEAR = ": the smallest within one standard error of the best of its penalty"
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -160,7 +161,7 @@ def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: 
 def _kpis(figure: Mapping[str, Any], kept: float) -> tuple[tuple[str, str, str], ...]:
     stored, whole = read.number(figure.get("stored_bytes")), read.number(figure.get("whole_bytes"))
     part = words.times(whole / stored) + " less" if stored and whole and whole > stored else "no less"
-    saved = f"head, and which features; {part} than all features" if stored and whole else ""
+    saved = f"head, and which features; {part} than a head on all of this target size" if stored and whole else ""
     again = "norms again over what is kept" if read.flag(figure.get("normalised")) else "norms over all features"
     scorer = read.mapping(figure.get("scorer"))
     found = (
@@ -228,8 +229,8 @@ def _rows(layers: Sequence[Mapping[str, Any]], reads: Mapping[str, float]) -> tu
 
 
 def _best_cells(cells: Sequence[Mapping[str, Any]], sign: float) -> dict[str, list[Mapping[str, Any]]]:
-    """The best cell of every size and fraction over penalties and norms, the chosen and the lean one before all, by
-    fraction."""
+    """The best cell of every size and fraction over penalties and norms, by fraction; where the chosen or the lean one
+    lies, that one."""
     found: dict[tuple[str, float], Mapping[str, Any]] = {}
 
     def rank(cell: Mapping[str, Any]) -> tuple[bool, bool, float]:
@@ -289,7 +290,7 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
         ),
         stored=Graph(
             "Stored bytes against the fraction of features that is kept",
-            "stored",
+            "stored, at most",
             "fraction of the features that is kept",
             (),
             tuple(Tick(z(t), words.trimmed(words.bytes_(t))) for t in log_ticks(min(sizes), max(sizes), 3)),
@@ -297,9 +298,7 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
         ),
         lean=None
         if lean is None or read.flag(lean.get("chosen"))
-        else Dot(
-            x(lean["fraction"]), y(lean["score"]), _tip(lean, shown) + ": the smallest within one standard error", _LEAN
-        ),
+        else Dot(x(lean["fraction"]), y(lean["score"]), _tip(lean, shown) + _NEAR, _LEAN),
         table=tuple(
             (
                 read.text(c.get("size")),
@@ -324,7 +323,7 @@ def _tip(cell: Mapping[str, Any], shown: Measure) -> str:
     spread = f" ± {shown.write_error(error)}" if error is not None else ""
     return (
         f"target size {read.text(cell.get('size'))}, {_part(float(cell['fraction']))} of the features: "
-        f"{shown.write(float(cell['score']))}{spread}, {words.bytes_(float(cell['stored_bytes']))}"
+        f"{shown.write(float(cell['score']))}{spread}, at most {words.bytes_(float(cell['stored_bytes']))}"
     )
 
 
@@ -341,7 +340,12 @@ def _path(size: str, style: int, line: Sequence[Mapping[str, Any]], x: Scale, y:
 
 def _bytes(style: int, line: Sequence[Mapping[str, Any]], x: Scale, z: Scale) -> Path:
     chosen = [
-        Dot(x(cell["fraction"]), z(cell["stored_bytes"]), f"{words.bytes_(cell['stored_bytes'])} stored, chosen", RING)
+        Dot(
+            x(cell["fraction"]),
+            z(cell["stored_bytes"]),
+            f"at most {words.bytes_(cell['stored_bytes'])} stored, chosen",
+            RING,
+        )
         for cell in line
         if read.flag(cell.get("chosen"))
     ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regraft.record import Record, Score, counted, figure
+from regraft.wording import passes
 
 __all__ = ["model_card"]
 
@@ -51,7 +52,7 @@ def model_card(record: Record) -> str:
         f"- Data: {data['name']}, fingerprint `{data['fingerprint'][:16]}`, "
         + ", ".join(f"{n} {part}" for part, n in task["rows"].items() if n)
         + " rows.",
-        f"- Cost: {record.total('backbone_passes'):.2f} backbone passes, {record.total('seconds'):.1f} s.",
+        f"- Cost: {passes(record.total('backbone_passes'))}, {record.total('seconds'):.1f} s.",
         f"- Seed {record.seeds.get('seed', 0)}; made with "
         + ", ".join(f"{k} {v}" for k, v in record.versions.items())
         + ".",

@@ -91,7 +91,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
         status="dry-run",
         method=ready.recipe.name,
         task=task_of(ready),
-        model={"name": ready.network.name, "licence": "", "taps": len(ready.plan.blocks), "features": width},
+        model={"name": ready.network.name, "licence": "", "taps": len(ready.plan.sites), "features": width},
         data={"name": ready.manifest.name, "store_bytes": rows * width * DTYPES[options.dtype].itemsize},
         scores={"validation": None, "test": None},
         costs=costs,

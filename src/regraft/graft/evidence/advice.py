@@ -170,8 +170,8 @@ def _costly(figure: Mapping[str, Any]) -> Iterator[Finding]:
         "of the bytes",
         detail=f"It takes {figure['stored_bytes']:,} bytes, a head on all features {figure['whole_bytes']:,}."
         + (
-            f" Within one standard error of the best, target size {lean['size']} with fraction "
-            f"{lean['fraction']:g} takes {lean['stored_bytes']:,}."
+            f" Within one standard error of the best of its penalty, target size {lean['size']} with fraction "
+            f"{lean['fraction']:g} takes at most {lean['stored_bytes']:,}."
             if smaller
             else ""
         ),

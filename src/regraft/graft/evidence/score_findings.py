@@ -315,6 +315,23 @@ def _beyond(line: Mapping[float, float], edge: float, metric: str) -> str:
     return f"A {side} one was not tried{last}."
 
 
+def _narrow(context: Context) -> Iterator[Finding]:
+    """Error bars of numbers that hold fewer of the targets than they say, by more than chance gives."""
+    share = next((s for s in context.evaluation.main.others if s.metric == "coverage-90"), None)
+    if share is not None and share.high < 0.9:
+        yield Finding(
+            "error-bars-narrow",
+            f"The 90 % intervals hold {100 * share.value:.0f} % of the targets that score.",
+            "warning",
+            share.value,
+            "of the targets",
+            share.low,
+            share.high,
+            detail="All of the 95 % interval of that share lies under 90 %.",
+            advice="Take the error bars as too narrow: few labels, or rows unlike the training rows, can be why.",
+        )
+
+
 def _undefined(context: Context) -> Iterator[Finding]:
     for scored in (context.evaluation.validation, context.evaluation.test):
         for metric, why in scored.undefined if scored else ():
@@ -343,4 +360,15 @@ def _never_right(context: Context) -> list[str]:
     ]
 
 
-SCORE_CHECKS = (_folds, _untrained_folds, _few_groups, _constant, _one_class, _unscored, _unlearnt, _fit, _undefined)
+SCORE_CHECKS = (
+    _folds,
+    _untrained_folds,
+    _few_groups,
+    _constant,
+    _one_class,
+    _unscored,
+    _unlearnt,
+    _fit,
+    _narrow,
+    _undefined,
+)

@@ -172,7 +172,7 @@ class GaussianHead(Head):
             "are unlike the task's rows, whatever their probabilities say.",
             "info",
             typical["0.99"],
-            "of the scores' spread",
+            "times the scores' spread",
             detail=detail,
         )
 

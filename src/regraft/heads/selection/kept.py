@@ -64,7 +64,8 @@ class Cell:
         score: mean of the metric over folds, each with features chosen without it.
         standard_error: of that mean.
         kept: features kept, ⌊N·F⌋ and at least one.
-        stored_bytes: of the final head (float32 coefficients, float64 intercept) and of what says which they are.
+        stored_bytes: the most that the final head (float32 coefficients, float64 intercept) takes with what says which
+            they are.
         chosen: the cell that the final head comes from.
         fold_scores: the scores that ``score`` is the mean of.
         lean: the one that :func:`leanest` finds.
