@@ -401,6 +401,29 @@ def test_path_says_what_has_no_rule() -> None:
     assert "1 layer by rules" in Tangent(NETWORKS["shared"](), "head.*", torch.randn(3, 4)).tape.path[0]
 
 
+class Halved(nn.Linear):
+    """Its rule gives twice its derivatives, which beside those of the head are small."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight / 2, self.bias)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.head = Halved(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.small(x) + 2000 * torch.tanh(x))
+
+
+def test_a_rule_is_judged_by_the_size_of_its_own_derivatives() -> None:
+    network, batch = made(Small(), (4,)), torch.randn(3, 4)
+    tangent = Tangent(network, "*", batch)
+    found = tangent.rows([0, 1, 2])["small.weight"].flatten(2).double()
+    torch.testing.assert_close(found, exact(tangent, batch)[:, :, :16], rtol=1e-4, atol=1e-5)
+
+
 def test_one_of_length_one_is_taken_a_row_only_where_rows_stay_apart() -> None:
     def said(network: Network, rows: int) -> str:
         return " ".join(Tangent(network, "*", torch.randn(rows, 3, 4)).tape.path)
