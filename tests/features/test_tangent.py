@@ -671,6 +671,10 @@ def test_no_blocks_no_rows_no_logits() -> None:
         Tangent(network, "head.*", torch.ones(0, 3))
     with pytest.raises(DataError, match="do not fit together"):
         Tangent(network, "head.*", [torch.ones(2, 3), torch.ones(2, 4)])
+    batches: list[dict[str, Tensor]] = [{"x": torch.ones(2, 3)}, {"x": torch.ones(2, 3), "mask": torch.ones(2, 3)}]
+    for several in (batches, batches[::-1]):
+        with pytest.raises(DataError, match=r"do not fit together.*got one without 'mask'"):
+            Tangent(network, "head.*", several)
     with pytest.raises(ModelError, match="the embedding does not depend on it"):
         Tangent(network, "head.*", torch.ones(2, 3), of="embedding")
     with pytest.raises(ModelError, match="has no logits"):
