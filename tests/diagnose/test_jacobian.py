@@ -189,6 +189,21 @@ def test_the_spectrum_is_that_of_singular_values(shape: tuple[int, int]) -> None
     np.testing.assert_allclose(turned.values.numpy(), found.values.numpy(), rtol=1e-9)
 
 
+@pytest.mark.parametrize("size", [1, 2**28])
+def test_the_spectrum_of_single_precision_is_multiplied_in_double(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three columns, or rows, that almost depend on one another: the least eigenvalue is 1e-8 of the largest."""
+    monkeypatch.setattr("regraft.diagnose.jacobian._BYTES", size)
+    matrix = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    matrix[:, 2] = matrix[:, 0] + matrix[:, 1] + 1e-4 * matrix[:, 2]
+    network = Network("made", nn.Linear(40, 1), ArrayPreprocess((40,)), About("module"))
+    tangent = Tangent(network, "weight", matrix.T[:, :40].contiguous())
+    features = FeatureDesign({"a": Dense(matrix.T.contiguous())}, 2)
+    for each in (design(matrix), features, tangent, tangent.scaled(0.5), tangent | design(matrix.T.contiguous())):
+        dense = each.operator().dense().double()
+        expected = torch.linalg.svdvals(dense).square()
+        np.testing.assert_allclose(jacobian_spectrum(each).values.numpy(), expected.numpy(), rtol=1e-5)
+
+
 def test_the_spectrum_of_a_network() -> None:
     tangent = Tangent(toy_network(), "*", random(4, 3, 6, 6), dtype=torch.float64)
     found, dense = jacobian_spectrum(tangent), tangent.operator().dense()
