@@ -381,6 +381,15 @@ def test_few_derivatives_are_written_out_at_once(monkeypatch: pytest.MonkeyPatch
     assert sizes == [2, 2, 1] * 2
 
 
+def test_the_rows_of_a_network_that_writes_into_its_input_are_left_as_they_were() -> None:
+    network, batch = made(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), (4,)), torch.randn(5, 4)
+    given = batch.clone()
+    tangent = Tangent(network, "*", batch, batch_size=2)
+    ntk(tangent)
+    tangent.rows(slice(1, 4))
+    assert torch.equal(batch, given)
+
+
 def test_rows_of_a_manifest_and_float32() -> None:
     network = toy_network()
     manifest = toy_manifest(6)

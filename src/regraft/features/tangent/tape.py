@@ -209,8 +209,8 @@ class Tape:
         return next(iter(self._params.values()))
 
     def place(self, batch: Any) -> Any:
-        """The batch on the network's device, floats in the dtype of the arithmetic."""
-        return cast(self.network, batch, self.like.dtype)
+        """A copy of the batch, which the network may write into, on its device and in the dtype of the arithmetic."""
+        return pytree.tree_map(torch.clone, cast(self.network, batch, self.like.dtype))
 
     @property
     def path(self) -> tuple[str, ...]:
