@@ -624,5 +624,9 @@ def test_a_kernel_waits_for_no_graph_of_products(monkeypatch):
     monkeypatch.setattr("regraft.features.tangent.engine.Graph", traced)
     tangent = Tangent(toy_network(), "*", torch.rand(4, 3, 6, 6))
     ntk(tangent)
+    other = tangent.on(torch.rand(4, 3, 5, 7))
+    monkeypatch.setattr(other, "_new_engine", traced)
+    ntk(other)
+    assert not other.prepared
     with pytest.raises(AssertionError, match="traced"):
         tangent.apply(Blocks({name: torch.zeros(shape) for name, shape in tangent.shapes.items()}))
