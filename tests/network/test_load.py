@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -183,6 +184,48 @@ def test_weights_in_half_precision_leave_what_is_computed_in_float32(tmp_path: P
     assert all(torch.equal(found[name], value) for name, value in tables.items())
 
 
+def test_an_image_classifier_with_a_text_half_beside_it_is_loaded_without_its_head(tmp_path: Path) -> None:
+    import transformers as hub
+
+    model, processor = published("CLIPModel")
+    model.config.num_labels = 5
+    folder = save_model(tmp_path, hub.CLIPForImageClassification(model.config), processor)
+    whole, bare = load(str(folder)), load(str(folder), head=False)
+    assert (whole.has_logits, bare.has_logits) == (True, False)
+    assert type(bare.module).__name__ == "CLIPVisionModel"
+    for name, value in bare.params.items():
+        assert torch.equal(value, whole.params[f"vision_model.{name}"])
+
+
+@pytest.mark.parametrize("library", ["regraft", "timm", "torchvision"])
+def test_a_folder_that_is_there_is_read_whatever_it_is_called(
+    library: str, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folders("convnext"), tmp_path / library / "mine")
+    assert load(f"{library}/mine").fingerprint == load(str(folders("convnext"))).fingerprint
+
+
+class _Code:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("code ran",)
+
+
+def test_weights_that_torchvision_fetches_run_no_code_and_print_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from regraft.network.loaders import torchvision
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    torch.save({"weight": torch.ones(2)}, tmp_path / "tensors.pth")
+    torch.save({"weight": _Code()}, tmp_path / "code.pth")
+    torchvision._fetch((tmp_path / "tensors.pth").as_uri())
+    with pytest.raises(pickle.UnpicklingError):
+        torchvision._fetch((tmp_path / "code.pth").as_uri())
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_the_part_that_gives_features_is_read_and_saved_as_itself(name: str, seed: int | None, tmp_path: Path) -> None:
@@ -220,6 +263,12 @@ def test_classes_and_licence_are_read(folders: Folders, tmp_path: Path) -> None:
     network = load(str(folder))
     assert network.about.classes == ("ant", "bee", "cat", "dog", "elk")
     assert network.about.licence == "apache-2.0"
+    for said, licence in (
+        ("license:\n- mit\n- other", "mit"), ("license:\ntags: x", ""), ('license: "bsd-3-clause"', "bsd-3-clause"),
+        ("tags: x\n---\nlicense: see the file", ""),
+    ):  # fmt: skip
+        (folder / "README.md").write_text(f"---\n{said}\n---\n")
+        assert load(str(folder)).about.licence == licence, said
     assert load(str(folders("convnext"))).about.classes == ()
     assert network.fingerprint == load(str(folders("convnext"))).fingerprint  # names change no number
 

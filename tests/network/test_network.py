@@ -117,7 +117,9 @@ def test_a_network_is_not_changed_by_what_is_made_of_it(own: Zoo) -> None:
     x, before = network.example(3), network.fingerprint
     expected = network.forward(x)
     new = network.with_params({"fc.weight": torch.zeros(4, 6), "layer1.0.bn1.running_var": torch.ones(6)})
+    drawn = torch.get_rng_state()
     headed = network.with_head(torch.ones(2, 6), torch.tensor([0.0, 1.0]), classes=("no", "yes"))
+    assert torch.equal(torch.get_rng_state(), drawn)
     bare = network.without_head()
     assert torch.equal(new.forward(x), network.params["fc.bias"].expand(3, -1))
     values: dict[str, Tensor] = {}

@@ -67,7 +67,7 @@ def test_identity_sees_the_vocabulary_and_the_rules(folder: Path, tokenizer: Any
     assert len(set(identifiers)) == 5
 
 
-def test_the_embedding_is_the_mean_of_the_real_tokens_unless_the_folder_says_the_first(folder: Path) -> None:
+def test_the_embedding_is_the_mean_of_real_tokens_unless_the_folder_says_which(folder: Path, tmp_path: Path) -> None:
     plain = load(str(folder))
     batch = plain.preprocess.collate([plain.preprocess(text) for text in ("a film", "a very very good film")])
     with torch.no_grad():
@@ -78,7 +78,16 @@ def test_the_embedding_is_the_mean_of_the_real_tokens_unless_the_folder_says_the
         beside(folder, "1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False})
         first = load(str(folder))
         torch.testing.assert_close(first.forward(batch), hidden[:, 0])
-    assert first.fingerprint != plain.fingerprint  # the two compute different numbers
+        beside(folder, "1_Pooling/config.json", {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False})
+        last = load(str(folder))
+        torch.testing.assert_close(last.forward(batch), torch.stack([hidden[0, count - 1], hidden[1, -1]]))
+        save(last, tmp_path / "copy")
+        assert load(str(tmp_path / "copy")).fingerprint == last.fingerprint
+    assert len({plain.fingerprint, first.fingerprint, last.fingerprint}) == 3  # they compute different numbers
+    for told in ({"pooling_mode": "max"}, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}):
+        beside(folder, "1_Pooling/config.json", told)
+        with pytest.raises(ModelError, match=r"pools its tokens by (max|cls_token and mean_tokens)"):
+            load(str(folder))
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ _Against = Annotated[
         "--against",
         metavar="WHAT",
         rich_help_panel=_WHAT,
-        help="random (of a model, the default), none, or another run folder (of a run).",
+        help="random (of a model, the default where a check takes losses), none, or another run folder (of a run).",
     ),
 ]
 _Source = Annotated[

@@ -40,7 +40,11 @@ def whole_images(network: Network, height: int, width: int) -> Network:
     preprocess = network.preprocess
     if not isinstance(preprocess, ImagePreprocess):
         raise ModelError(
-            f"{network.name} reads {preprocess.modality} inputs", expected="images", do="masks need a network of images"
+            f"{network.name} resizes images its own way"
+            if preprocess.modality == "image"
+            else f"{network.name} reads {preprocess.modality} inputs",
+            expected="images of any size",
+            do="take another backbone for masks",
         )
     stride = _stride(network, _late(network))
     long = max(height, width)

@@ -79,6 +79,9 @@ def _dispatch(
     kind, _, rest = name.partition("/")
     if file is not None and not _IMPORT.fullmatch(name):
         raise ModelError("weights belong to package.module:callable", got=f"the model {name}")
+    folder = Path(os.path.expanduser(name))
+    if rest and os.path.isfile(folder / "config.json"):  # a model of one's own, whatever its folder is called
+        return _folder(os.path.expanduser(name), folder, head, seed)
     if kind == "timm" and rest:
         return timm.load(name, rest, head, seed)
     if kind == "torchvision" and rest:
@@ -91,7 +94,6 @@ def _dispatch(
                 f"{name} is code, and code is only ever run on your word", do=f"name it yourself: --model {name}"
             )
         return own.load(name, file, seed, preprocess_from_json)
-    folder = Path(os.path.expanduser(name))
     if name and os.path.exists(folder):  # of names that no file can have Path raises
         return _folder(os.path.expanduser(name), folder, head, seed)
     if name.startswith((".", "/", "~")) or not _HUB.fullmatch(name):

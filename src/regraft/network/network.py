@@ -63,8 +63,8 @@ class Traits:
     Attributes:
         config: the published architecture configuration; part of the fingerprint.
         pooler: whether a pooled output of the model's own was trained and may serve as embedding.
-        pool: how positions become the embedding where no such output does: the first token, or the mean of the real
-            ones; by the kind of input if ``None``.
+        pool: how positions become the embedding where no such output does: the first token, the last, or the mean of
+            the real ones; by the kind of input if ``None``.
         prefix_tokens: class and register tokens at the front of token sequences; ``None`` counts the
             module's parameters that are named so.
     """
@@ -72,7 +72,7 @@ class Traits:
     config: Mapping[str, Any] | None = None
     pooler: bool = True
     prefix_tokens: int | None = None
-    pool: Literal["cls", "mean"] | None = None
+    pool: Literal["cls", "last", "mean"] | None = None
 
 
 class Network:

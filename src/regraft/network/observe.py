@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 from regraft.errors import TapError
 from regraft.network.hooks import Hook, hooked
 from regraft.network.reading import first_tensor
-from regraft.network.trace import Tap, Trace, activation_name
+from regraft.network.trace import Tap, Trace
+from regraft.network.tracer import activation_name
 
 __all__ = ["OnValue", "observe"]
 

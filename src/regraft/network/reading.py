@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regraft.errors import ModelError
 
@@ -17,7 +18,7 @@ __all__ = ["Pooled", "Reading", "attention_mask", "choose", "first_tensor", "poo
 _LOGITS = ("logits", "out")
 _POOLED = ("pooler_output", "image_embeds", "text_embeds")
 _HIDDEN = ("last_hidden_state", "hidden_states")
-Pooled = Literal["as is", "cls", "mean", "features first", "features last"]
+Pooled = Literal["as is", "cls", "last", "mean", "features first", "features last"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Reading:
     Attributes:
         key: the field of a mapping or dataclass; empty for a bare tensor or the first of a tuple.
         logits: whether the value is the class scores (else it is the embedding).
-        pool: what is done to a value that still has positions: the first token, or the mean over
+        pool: what is done to a value that still has positions: the first token, the last, or the mean over
             positions (leaving out padding); ``as is`` keeps it. The mean is of tokens (B, L, D) or a map (B, C, H, W);
             of values that lie in another way, their features on axis 1 or on the last, ``features first`` or ``last``.
     """
@@ -113,7 +114,8 @@ def pool_tokens(value: Tensor, pool: Pooled, mask: Tensor | None) -> Tensor:
     """``(B, L, D)`` or ``(B, C, H, W)`` to ``(B, D)`` by ``pool``, or ``(B, C, …)`` and ``(B, …, C)`` to ``(B, C)``;
     anything else unchanged.
 
-    The mean over tokens is Σ_l m_l x_l / Σ_l m_l with the padding mask m.
+    The mean over tokens is Σ_l m_l x_l / Σ_l m_l with the padding mask m, whose ones are in front; the last is that
+    of the last of them.
     """
     if pool == "as is":
         return value.flatten(1) if value.ndim > 2 and value.shape[1] == value[0].numel() else value
@@ -126,6 +128,8 @@ def pool_tokens(value: Tensor, pool: Pooled, mask: Tensor | None) -> Tensor:
     if value.ndim == 4:
         return value.mean((2, 3))
     if mask is None or mask.shape != value.shape[:2]:
-        return value.mean(1)
+        return value[:, -1] if pool == "last" else value.mean(1)
     weight = mask.to(value.dtype)[..., None]
+    if pool == "last":
+        return (value * (weight - functional.pad(weight, (0, 0, -1, 1)))).sum(1)
     return (value * weight).sum(1) / torch.clamp(weight.sum(1), min=1)

@@ -64,13 +64,14 @@ def shared_copy(module: nn.Module) -> nn.Module:
 
 
 def linear_like(old: nn.Module, weight: Tensor, bias: Tensor | None) -> nn.Module:
-    """A layer of ``old``'s kind, linear or 1 x 1 convolution, with other weights (C, D) and bias (C,)."""
+    """A layer of ``old``'s kind, linear or 1 x 1 convolution, with other weights (C, D) and bias (C,); no random
+    number is drawn."""
     outputs, width = weight.shape
     new: nn.Linear | nn.Conv2d
     if isinstance(old, nn.Conv2d):
-        new = nn.Conv2d(width, outputs, 1, dtype=old.weight.dtype)
+        new = nn.utils.skip_init(nn.Conv2d, width, outputs, 1, dtype=old.weight.dtype)
     else:
-        new = nn.Linear(width, outputs, dtype=old.weight.dtype)
+        new = nn.utils.skip_init(nn.Linear, width, outputs, dtype=old.weight.dtype)
     with torch.no_grad():
         new.weight.copy_(weight.detach().reshape(new.weight.shape))
         values = torch.zeros(outputs) if bias is None else bias.detach()

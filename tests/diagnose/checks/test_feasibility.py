@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from regraft.diagnose.checks.check import Case, Labelled
 from regraft.diagnose.checks.feasibility import FEASIBILITY
+from regraft.errors import DataError
 from regraft.heads import Response
 
 
@@ -22,6 +25,22 @@ def test_numbers_far_from_zero_do_not_make_a_source_of_noise_help() -> None:
         found.append(FEASIBILITY.run(Case((), target, 80, origin=source), lambda done, total: None).findings[0])
     assert found[1].value == pytest.approx(found[0].value, rel=1e-6)
     assert found[1].high > 1
+
+
+def test_classes_of_unlike_shares_do_not_make_a_source_of_noise_help() -> None:
+    rng = np.random.default_rng(0)
+    tasks = [(np.abs(rng.normal(size=(80, 6))), (rng.random(80) < 0.1).astype(int)) for _ in range(2)]
+    found = []
+    for kind, names in (("binary", ("no", "yes")), ("regression", ("yes",))):
+        target, source = (Labelled(torch.from_numpy(x), Response.of(kind, names, y)) for x, y in tasks)
+        (said,) = FEASIBILITY.run(Case((), target, 80, origin=source), lambda done, total: None).findings
+        found.append(said)
+    assert found[0].value == pytest.approx(found[1].value)  # two classes are one number
+    assert found[0].low < 1 < found[0].high
+    assert found[0].title.endswith("these rows do not tell whether nearer to the target")
+    one = Response.of("binary", ("no", "yes"), np.zeros(80, dtype=int))
+    with pytest.raises(DataError, match="the target's labels are the same in every row"):
+        FEASIBILITY.run(Case((), replace(target, response=one), 80, origin=source), lambda done, total: None)
 
 
 def test_columns_are_compared_by_their_place_and_in_their_own_unit() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from scipy.stats import linregress, t
+from torch import nn
 
-from regraft.diagnose.checks.gradients import _findings
+from regraft.diagnose.checks.check import Case, Subject
+from regraft.diagnose.checks.gradients import GRADIENTS, _findings
+from regraft.network import ArrayPreprocess, from_module
 
 
 def test_a_slope_has_the_interval_of_a_line_through_so_few_places() -> None:
@@ -17,3 +21,32 @@ def test_a_slope_has_the_interval_of_a_line_through_so_few_places() -> None:
     assert (said.low, said.high) == (pytest.approx(line.slope - half), pytest.approx(line.slope + half))
     assert said.low < 0 < line.slope - 2 * line.stderr
     assert said.severity == "info"  # the interval holds no slope at all
+
+
+class _Steep(nn.Module):
+    """Outputs that overflow a step down the gradient."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power, self.layer = power, nn.Linear(2, 2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(self.power * self.layer(x))
+
+
+@pytest.mark.parametrize("powers", [(30.0, 1.0), (1.0, 30.0)])
+def test_a_loss_that_overflows_along_its_gradient_is_no_finite_number(powers: tuple[float, float]) -> None:
+    subjects = []
+    for name, power in zip(("pretrained", "random weights"), powers):
+        torch.manual_seed(0)
+        network, x = from_module(_Steep(power), ArrayPreprocess((2,))), torch.randn(20, 2)
+        subjects.append(Subject(name, network, [x], torch.arange(20) % 2, "softmax"))
+    outcome = GRADIENTS.run(Case(tuple(subjects), None, 20), lambda done, total: None)
+    said = next(finding for finding in outcome.findings if finding.code == "variation")
+    assert "inf" not in said.title + said.detail
+    assert said.title.startswith("10 steps along the gradient lead to no finite loss") == (powers[0] == 30)
+    assert (said.value is None) == (powers[0] == 30)
+    assert ("random weights: to no finite loss" in said.detail) == (powers[1] == 30)
+    assert [subject["variation"]["largest"] is None for subject in outcome.figure["subjects"]] == [
+        p == 30 for p in powers
+    ]

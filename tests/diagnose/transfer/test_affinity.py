@@ -80,6 +80,13 @@ def test_rows_that_agree_within_each_class_are_no_certainty():
     assert same.error == pytest.approx(same.high / 1.96, rel=1e-3)
 
 
+def test_rows_of_one_class_have_accuracies_too():
+    labels = np.ones(20, int)
+    found = affinity(linear=labels, scratch=np.arange(20) % 2, labels=labels)
+    assert found.value == 0.5
+    assert 0.2 < found.low < 0.5 < found.high < 0.8
+
+
 @pytest.mark.parametrize("name", ["linear", "scratch"])
 def test_predictions_of_other_rows_are_refused(name):
     labels, linear, scratch = drawn(20, 0.8, 0.5)

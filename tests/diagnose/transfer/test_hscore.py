@@ -45,6 +45,9 @@ def test_as_many_features_as_rows_say_nothing_and_it_says_so(rows) -> None:
     assert np.trace(np.linalg.pinv(whole, rcond=1e-10) @ between) == pytest.approx(2, abs=1e-8)  # whatever y is
     with pytest.raises(DataError, match=r"rank 30 on 30 rows, where it is 2 whatever the labels are.*h-score-shrunk"):
         h_score(*made.parts)
+    six = [torch.cat([made.x] * 6), np.tile(made.y, 6)]  # copies are no further rows
+    (told,) = scores(features=six[0], labels=six[1], groups=list(range(30)) * 6, names=["h-score"], resamples=2)
+    assert "rank 30 on 30 distinct rows" in told.reason
     shuffled = Labels.of(np.random.default_rng(0).permutation(made.y))
     assert shrunk_h_score(made.decomposition, shuffled, made.resamples).value < shrunk_h_score(*made.parts).value
 

@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import regraft
 from regraft.app.demo import digits
 from regraft.data import Target
-from regraft.errors import DataError, RecipeError
+from regraft.errors import DataError, ModelError, RecipeError
+from regraft.features.maps import whole_images
 from regraft.graft.adapted.crops import _Cropped, _larger, predict_over_crops
-from regraft.network import ImagePreprocess
+from regraft.graft.stages.augment import not_augmented
+from regraft.network import ImagePreprocess, from_module
+from regraft.network.loaders.transformers import image_preprocess
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +90,17 @@ def test_what_has_no_crops_is_refused(model) -> None:
             predict_over_crops(adapted, some, **wrong)
     with pytest.raises(DataError, match="mask is of the whole image"):
         predict_over_crops(replace(adapted, kind="segmentation"), some)
+
+
+def test_what_a_processor_of_its_own_way_excludes_is_said_as_it_is(model) -> None:
+    """It reads images: what cannot be done is to cut, to change or to resize them otherwise."""
+    hub = pytest.importorskip("transformers")
+    own = image_preprocess(hub.ViTImageProcessorPil(size={"longest_edge": 60, "shortest_edge": 40}))
+    layers = (nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = from_module(nn.Sequential(*layers), own)
+    assert not_augmented(own) == "ProcessorPreprocess, which makes numbers of images its own way"
+    with pytest.raises(ModelError, match="resizes images its own way; expected images of any size"):
+        whole_images(network, 40, 40)
+    adapted, some = model
+    with pytest.raises(DataError, match="resizes images its own way, so that no crops"):
+        predict_over_crops(replace(adapted, network=network), some)

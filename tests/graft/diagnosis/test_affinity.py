@@ -72,6 +72,14 @@ def test_numbers_have_none(options):
     assert "affinity" not in record.figures
 
 
+def test_what_the_labels_alone_refuse_is_told_before_any_training(options, monkeypatch):
+    monkeypatch.setattr("regraft.graft.diagnosis.affinity.adapt", None)
+    few = replace(toy_manifest(30), split=("test",) * 4 + ("train",) * 26)
+    (said,) = diagnose(few, toy_network(7), checks="affinity", options=options).findings
+    assert (said.code, said.severity) == ("affinity", "not-applicable")
+    assert "at least 5; got 4" in said.detail
+
+
 def test_it_is_no_runs_and_only_where_asked_for(options, tmp_path):
     with pytest.raises(RecipeError, match="backbone's, not a run's"):
         diagnose(toy_manifest(30), run=tmp_path, checks="affinity", options=options)
@@ -100,7 +108,14 @@ def test_validation_rows_are_trained_on_and_copies_across_splits_are_told(option
         (0.02, 0.1, 0.3, "worth 6.0 points over training from random weights", "info"),
         (-0.1, -0.02, 0.3, "Training from random weights beats a linear head", "advice"),
         (-0.02, 0.1, 0.3, "do not tell", "advice"),
-        (0.02, 0.1, 0.81, "Training from random weights learnt nothing", "warning"),
+        (0.02, 0.1, 0.81, "worth 6.0 points over training from random weights; that training is not surely", "warning"),
+        (
+            -0.02,
+            0.1,
+            0.81,
+            "do not tell a linear head on the last layer from training from random weights; ",
+            "warning",
+        ),
     ],
 )
 def test_it_is_put_in_words_by_its_interval(low, high, guess, title, severity):

@@ -40,10 +40,14 @@ def test_a_folder_stands_for_its_checkpoints_by_number(tmp_path) -> None:
     found, course = checkpoints([folders(tmp_path, "checkpoint-1000", "checkpoint-50", "checkpoint-200")])
     assert [Path(str(path)).name for path in found] == ["checkpoint-50", "checkpoint-200", "checkpoint-1000"]
     assert course == Course((50, 200, 1000), "checkpoint")
-    assert checkpoints([folders(tmp_path / "two", "a1-epoch-02", "b2-epoch-10")])[1] == Course((2, 10), "checkpoint")
+    assert checkpoints([folders(tmp_path / "two", "a1-epoch-02", "b2-epoch-10")])[1] == Course((2, 10), "epoch")
+    assert checkpoints([folders(tmp_path / "three", "global_step500", "Global_Step90")])[1] == Course((90, 500), "step")
 
 
-@pytest.mark.parametrize("names", [("small", "large"), ("net-1", "other-1")])
+@pytest.mark.parametrize("names", [
+    ("small", "large"), ("net-1", "other-1"), ("seed-0", "seed-1"), ("epoch-9-fold-0", "epoch-9-fold-1"),
+    ("net-128", "net-224"), ("epoch-1", "step-500"), ("misstep-1", "misstep-2"), ("0", "1"),
+])  # fmt: skip
 def test_backbones_that_do_not_count_have_no_course(tmp_path, names) -> None:
     found, course = checkpoints([folders(tmp_path, *names)])
     assert [Path(str(path)).name for path in found] == sorted(names)
@@ -83,6 +87,12 @@ def test_equal_scores_at_both_ends_are_called_the_same() -> None:
     gain, _ = AT.findings(NAMES, order(values, margin=0.1, rank_low=dict.fromkeys(NAMES, 2.0)))
     assert gain.title == "Transfer is the same at epoch-0 and epoch-2"
     assert str(gain.value) == "0.0"
+
+
+def test_a_stage_as_good_as_the_end_is_no_better_one() -> None:
+    values = dict(zip(NAMES, (0.1, 0.9, 0.9)))
+    _, peak = AT.findings(NAMES, order(values, margin=0.1, rank_low=dict.fromkeys(NAMES, 1.0)))
+    assert peak.title == "Transfer is best at the end, epoch-2, and as good at epoch-1"
 
 
 def test_a_first_is_sure_of_all_others_and_not_of_the_second_alone() -> None:

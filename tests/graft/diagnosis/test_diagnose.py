@@ -16,8 +16,9 @@ from regraft.app.report.render import render
 from regraft.data import scan
 from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
-from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
+from regraft.errors import ArtifactError, DataError, ModelError, RecipeError, RegraftError
 from regraft.graft import Options, Scope, diagnose, rank
+from regraft.graft.diagnosis.case import drawn
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
 from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module
@@ -99,6 +100,14 @@ def test_the_same_seed_gives_the_same_figures(found, options):
         return [timeless(part) for part in value] if isinstance(value, list | tuple) else value
 
     assert timeless(again.figures) == timeless(found.figures)
+
+
+def test_losses_are_taken_on_rows_drawn_alike_whatever_their_class():
+    x = np.zeros((1200, 2), dtype=np.float32)
+    few = drawn(scan((x, (np.arange(1200) % 20 == 0).astype(int))), 128, 0)
+    assert len(set(few.ids)) == 128
+    assert 1 <= int(few.labels.values.sum()) <= 14  # of 60 among 1,200
+    assert len(drawn(scan((x, np.arange(1200) % 300)), 16, 0)) == 16  # fewer than there are classes
 
 
 def test_numbers_are_looked_at_in_their_own_deviations(options):
@@ -236,6 +245,36 @@ def test_random_weights_score_stands_beside_the_features(found, options):
     assert "untrained" not in alone.figures["transfer"]
 
 
+def test_random_weights_that_are_named_stand_beside_the_features_alone(found, options):
+    named = diagnose(
+        toy_manifest(60), toy_network(7), checks="transfer", against="random", scope=SMALL, options=options
+    )
+    assert named.figures["transfer"]["untrained"] == found.figures["transfer"]["untrained"]
+    assert named.figures["subjects"] == []
+
+
+@pytest.mark.parametrize("headed", [True, False])
+def test_a_pattern_of_no_parameter_is_refused_before_the_pass(options, headed, monkeypatch):
+    network = toy_network() if headed else toy_network().without_head()
+    monkeypatch.setattr("regraft.graft.diagnosis.probing.swept", None)
+    with pytest.raises(ModelError, match="no parameter of toy matches 'layer9"):
+        diagnose(toy_manifest(30), network, scope=replace(SMALL, select=("top", "layer9.*")), options=options)
+
+
+def test_statistics_of_random_weights_do_not_depend_on_the_order_of_classes(options):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.Linear(6, 4))
+    y = np.repeat(np.arange(4), 32)
+    x = np.random.default_rng(0).normal(size=(128, 8)) + 3 * y[:, None]
+    data = scan((x.astype(np.float32), y))
+    network = from_module(module.eval(), ArrayPreprocess((8,)))
+    fresh = case_of_model(data, network, Scope(rows=128), options, Ledger()).case.subjects[1].network
+    linear = [fresh.params[f"0.{name}"].cpu() for name in ("weight", "bias")]
+    into = functional.linear(torch.from_numpy(x).float(), *linear)
+    ratio = fresh.buffers["1.running_var"].cpu() / into.var(0)
+    assert bool(((ratio - 1).abs() < 0.15).all())  # a batch of one class has a tenth
+
+
 def test_copies_of_a_row_are_left_out_together_and_told(options):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(20, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 20)
@@ -361,13 +400,13 @@ def test_mistakes_are_named(options):
         diagnose(data, toy_network(), run="nowhere", against="random", options=options)
     with pytest.raises(RecipeError, match="before training"):
         diagnose(data, toy_network(), run="nowhere", source=data, options=options)
-    with pytest.raises(RecipeError, match="--rows 5 or more, one a class"):
-        diagnose(toy_manifest(30, classes=5), toy_network(), scope=Scope(rows=4), options=options)
     with pytest.raises(RecipeError, match="did you mean curvature"):
         diagnose(data, toy_network(), checks="curvatur", options=options)
     with pytest.raises(DataError, match="does not exist"):
         diagnose(data, toy_network(), run="nowhere", options=options)
     with pytest.raises(DataError, match="the source is the data itself"):
+        diagnose(data, toy_network(), source=data, checks=("feasibility",), options=options)
+    with pytest.raises(RecipeError, match="by feasibility alone"):
         diagnose(data, toy_network(), source=data, checks=("transfer",), options=options)
     with pytest.raises(RecipeError, match="no check is called 'sharpness'"):
         diagnose(data, toy_network(), checks=("sharpness",), options=options)

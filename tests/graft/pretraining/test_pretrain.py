@@ -172,6 +172,9 @@ def test_a_finished_run_is_returned_and_another_one_refused(stripes: Path, tmp_p
     left.touch()  # it was killed when all was written
     assert pretrain(stripes, output=tmp_path / "run", **SMALL, progress=never) == first
     assert not left.parent.exists()
+    assert first.status == "done"
+    with pytest.raises(RecipeError, match="stored as 'int8'; expected float32 or float16"):
+        pretrain(stripes, output=tmp_path / "other", **SMALL, stored="int8")  # type: ignore[arg-type]
     (tmp_path / "run" / "record.json").write_text("{")
     assert pretrain(stripes, output=tmp_path / "run", **SMALL).scores == first.scores
     first = Record.load(tmp_path / "run" / "record.json")

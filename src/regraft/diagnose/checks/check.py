@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regraft.diagnose.objective import LossName, Objective
 from regraft.errors import DataError, ModelError, RegraftError
+from regraft.features.tangent.design import selected
 from regraft.heads import Response
 from regraft.network import Network
 from regraft.record import Finding, Ledger
@@ -65,6 +66,11 @@ class Subject:
     def objective(self) -> Objective:
         """The loss as a function of the selected parameters."""
         return self.whole.moving(self.select)
+
+    @property
+    def moved(self) -> int:
+        """How many numbers the selected parameters hold."""
+        return sum(self.network.params[name].numel() for name in selected(self.network, self.select))
 
     @property
     def guess(self) -> float:

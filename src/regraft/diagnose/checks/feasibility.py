@@ -25,9 +25,8 @@ def _run(case: Case, tick: Tick) -> Outcome:
     if case.origin is None:
         raise DataError("no source task is known", do="name rows with the same labels with --source")
     (source_x, source_y), (target_x, target_y) = _rows(case.origin, case.seed), _rows(case.labelled, case.seed)
-    if target_y.is_floating_point():
-        numbers = case.labelled.response.kind == "regression"
-        source_y, target_y = _in_units(source_y, target_y, scaled=numbers)
+    numbers = case.labelled.response.kind == "regression"
+    source_y, target_y = _in_units(source_y, target_y, scaled=numbers)
     found = feasibility(source_x, source_y, target_x, target_y, seed=case.seed)
     tick(1, 1)
     figure = {
@@ -39,10 +38,13 @@ def _run(case: Case, tick: Tick) -> Outcome:
 
 
 def _in_units(source: Tensor, target: Tensor, *, scaled: bool) -> tuple[Tensor, Tensor]:
-    """Numbers of both less the target's means, for what both share of a mean is learnt by an intercept and not from the
-    source, and in the target's deviations, lest the largest unit decide; the target's columns that vary alone."""
+    """Labels of both less the target's means, or shares, for what both have of them is learnt by an intercept and not
+    from the source; numbers in the target's deviations, lest the largest unit decide; the target's columns that vary
+    alone."""
     means, spread = target.mean(0), target.std(0, correction=0)
     varies = (target != target[:1]).any(0)
+    if not bool(varies.any()):
+        raise DataError("the target's labels are the same in every row", expected="labels that vary")
     unit = spread[varies] if scaled else 1.0
     return (source - means)[:, varies] / unit, (target - means)[:, varies] / unit
 
@@ -52,10 +54,10 @@ def _plain(ratio: Any) -> dict[str, Any]:
 
 
 def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
-    """Unit features and labels of at most 500 rows whose features are of no other's, drawn by the seed."""
-    labels, there = labelled.known
-    if labelled.response.codes is None:  # all columns, for the two tasks may differ in those that vary
-        labels = labelled.response.values[there].double()
+    """Unit features and labels, a column each, of at most 500 rows whose features are of no other's, drawn by the
+    seed."""
+    there = labelled.known[1]
+    labels = labelled.response.values[there].double()  # all columns, for the two tasks may differ in those that vary
     drawn = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:_ROWS]
     x = unit_rows(labelled.features[there][drawn].double())
     # equal rows make the Gram matrix singular, and say nothing new
@@ -68,13 +70,14 @@ def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
 def _finding(found: Feasibility) -> Finding:
     distance, gradient = found.distance, found.gradient
     worse = distance.low > 1
-    word = "nearer to" if distance.value < 1 else "farther from"
+    side = ": these rows do not tell whether nearer to"
+    side = ", farther from" if worse else ", nearer to" if distance.high < 1 else side
     forms = "(y_Q − y_P→Q)ᵀ H_Q⁻¹ (y_Q − y_P→Q) over y_Qᵀ H_Q⁻¹ y_Q (Theorem 2), on features of unit norm"
     spread = f" ({gradient.low:.2g} to {gradient.high:.2g})" if math.isfinite(gradient.low) else ""
     first = f"The first gradient's square is {gradient.value:.2g} of scratch's{spread}"
     return Finding(
         "feasibility",
-        f"In theory the source leaves the weights at {distance.value:.2g} of scratch's squared way, {word} the target",
+        f"In theory the source leaves the weights at {distance.value:.2g} of scratch's squared way{side} the target",
         "warning" if worse else "info",
         distance.value,
         "of scratch",

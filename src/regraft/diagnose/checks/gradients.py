@@ -13,6 +13,7 @@ from regraft.diagnose.gradients.projection import projections
 from regraft.diagnose.gradients.scaling import scaling
 from regraft.diagnose.gradients.variation import variation
 from regraft.errors import RegraftError
+from regraft.files import plain
 from regraft.record import Finding
 
 __all__ = ["GRADIENTS"]
@@ -45,7 +46,7 @@ def _measured(subject: Subject) -> dict[str, Any]:
         skipped.append(_why("gradient-scale", "How the gradient scales from place to place", error))
     try:
         along = variation(whole, size=_SIZE, steps=_STEPS)
-        said["variation"] = {"changes": list(along.changes), "largest": along.maximum, "error": along.error}
+        said["variation"] = plain({"changes": along.changes, "largest": along.maximum, "error": along.error})
     except RegraftError as error:  # of a gradient that is zero
         skipped.append(_why("variation", "Change of the loss along its gradient", error))
     try:
@@ -79,14 +80,17 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
                             value - half, value + half, detail, advice))  # fmt: skip
     if len(subjects) > 1 and all("variation" in subject for subject in subjects[:2]):
         first, second = (subject["variation"] for subject in subjects[:2])
-        title = f"{_STEPS} steps along the gradient change the loss by {first['largest']:.3g} at most"
+        largest = first["largest"]
+        way = "lead to no finite loss" if largest is None else f"change the loss by {largest:.3g} at most"
+        title = f"{_STEPS} steps along the gradient {way}"
         detail = f"On one line through all weights; a step is {_SIZE:g} of the gradient, as at that learning rate."
-        beside = f"{subjects[1]['name']}: by {second['largest']:.3g}"
+        most = second["largest"]
+        beside = f"{subjects[1]['name']}: {'to no finite loss' if most is None else f'by {most:.3g}'}"
         if why := unlike(subjects[0]["loss"], subjects[1]["loss"]):
             detail += f" Beside it {beside}. {why}"
         else:
             title += f"; {beside}"
-        said.append(Finding("variation", title, "info", first["largest"], "", detail=detail))
+        said.append(Finding("variation", title, "info", largest, "", detail=detail))
     left_out = (Finding(part["code"], part["title"], "not-applicable", detail=part["why"]) for part in own["skipped"])
     return [*said, *left_out]
 

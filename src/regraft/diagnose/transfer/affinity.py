@@ -35,11 +35,12 @@ def affinity(*, linear: Any, scratch: Any, labels: Any, groups: Sequence[Any] | 
         seed: of the resampling.
 
     Raises:
-        DataError: predictions that do not fit the labels, or labels as :meth:`Labels.of` refuses them.
+        DataError: predictions that do not fit the labels, or labels that :meth:`Labels.of` refuses (all of one
+            class are fine).
     """
     began = time.process_time()
     truth = np.asarray(labels)
-    known = Labels.of(truth)
+    known = Labels.of(truth, least=1)
     known.classes("domain affinity")
     for name, predicted in (("linear", linear), ("scratch", scratch)):
         if np.shape(predicted) != truth.shape:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,12 +34,14 @@ class Decomposition:
         u: ``(N, r)``, orthonormal columns.
         s: ``(r,)``, above max(N, D) · 2.2e-16 of the largest, descending.
         width: D.
+        alike: ``(N,)`` numbers, the same for equal rows of F.
         seconds: CPU-seconds of the decomposition.
     """
 
     u: Tensor
     s: Tensor
     width: int
+    alike: np.ndarray[Any, Any]
     seconds: float
 
     @staticmethod
@@ -49,9 +52,11 @@ class Decomposition:
         u, s, _ = svd(features.numpy(), full_matrices=False, check_finite=False)
         kept = s > s[0] * max(features.shape) * np.finfo(np.float64).eps
         u, s = np.ascontiguousarray(u[:, kept]), s[kept]
-        return Decomposition(
-            torch.from_numpy(u), torch.from_numpy(s), int(features.shape[1]), time.process_time() - began
-        )
+        numbers: dict[bytes, int] = {}
+        rows = ((row + 0.0).tobytes() for row in features.numpy())  # −0 is 0
+        alike = np.array([numbers.setdefault(row, len(numbers)) for row in rows])
+        spent = time.process_time() - began
+        return Decomposition(torch.from_numpy(u), torch.from_numpy(s), int(features.shape[1]), alike, spent)
 
     @property
     def rows(self) -> int:

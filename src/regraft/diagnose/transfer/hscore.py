@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regraft.diagnose.transfer.decomposition import Decomposition
-from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
+from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated, group_codes
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
 
@@ -17,13 +19,16 @@ __all__ = ["h_score", "shrinkage", "shrunk_h_score"]
 _STEP = 1e-4  # of the ridge, for its derivative
 
 
-def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) -> Estimate:
+def h_score(
+    decomposition: Decomposition, labels: Labels, resamples: Resamples, groups: Sequence[Any] | None = None
+) -> Estimate:
     """H = tr(cov(f)⁺ cov(E[f|y])), Bao et al. (2019), "An information-theoretic approach to transferability"; ⁺ is the
     pseudo-inverse.
 
     Larger is better; between 0 and min(C − 1, rank). It does not change under any invertible linear map of the
     features. As the number of features nears that of rows it nears C − 1 whatever the labels are, and with D ≥ N − 1
-    features in general position it *is* C − 1: use :func:`shrunk_h_score` there. O(N r C).
+    features in general position it *is* C − 1: use :func:`shrunk_h_score` there. Equal rows of a group count as
+    one. O(N r C).
 
     Raises:
         DataError: labels that are numbers, or features of rank N − 1.
@@ -31,11 +36,13 @@ def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) 
     began = time.process_time()
     most = labels.outputs - 1
     labels.classes("the H-score")
-    if len(decomposition.s) >= decomposition.rows - 1:
+    distinct = len({*zip(group_codes(groups, labels.rows).tolist(), decomposition.alike.tolist())})
+    if len(decomposition.s) >= distinct - 1:
         raise DataError(
             "the H-score",
             expected="features of a rank below that of the rows",
-            got=f"rank {len(decomposition.s)} on {decomposition.rows} rows, where it is {most} whatever the labels are",
+            got=f"rank {len(decomposition.s)} on {distinct}{' distinct' * (distinct < labels.rows)} rows, where it is "
+            f"{most} whatever the labels are",
             do="take h-score-shrunk",
         )
     value, influence = _between(decomposition, labels, 0.0)

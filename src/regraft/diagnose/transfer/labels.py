@@ -30,15 +30,16 @@ class Labels:
     codes: Tensor | None
 
     @staticmethod
-    def of(labels: Any) -> Labels:
+    def of(labels: Any, *, least: int = 2) -> Labels:
         """Check and encode labels: integers (or truth values) are classes, floats numbers.
 
         Args:
             labels: ``(N,)`` integers, in any numbering; ``(N,)`` or ``(N, C)`` floats. A row without a label has to
                 be left out before.
+            least: how many classes must occur.
 
         Raises:
-            DataError: fewer than :data:`FEWEST` rows, one class, numbers that do not vary, NaN, or another shape.
+            DataError: fewer than :data:`FEWEST` rows, too few classes, numbers that do not vary, NaN, or another shape.
         """
         if isinstance(labels, Tensor):
             labels = labels.detach().cpu()
@@ -49,7 +50,7 @@ class Labels:
                 raise DataError("labels of classes", expected="(N,) integers", got=f"shape {array.shape}")
             _enough(len(array))
             names, codes = np.unique(array, return_inverse=True)
-            if len(names) < 2:
+            if len(names) < least:
                 raise DataError("the labels hold one class", expected="at least two", do="add rows of another class")
             return Labels(torch.from_numpy(np.eye(len(names))[codes]), torch.from_numpy(codes.astype(np.int64)))
         if array.dtype.kind != "f" or array.ndim not in (1, 2):

@@ -55,7 +55,7 @@ class _Task:
 
 _COMPUTE: dict[str, Callable[[_Task], Estimate]] = {
     "logme": lambda t: logme(t.decomposition, t.labels, t.resamples),
-    "h-score": lambda t: h_score(t.decomposition, t.labels, t.resamples),
+    "h-score": lambda t: h_score(t.decomposition, t.labels, t.resamples, t.groups),
     "h-score-shrunk": lambda t: shrunk_h_score(t.decomposition, t.labels, t.resamples),
     "transrate": lambda t: transrate(t.decomposition, t.labels, t.resamples),
     "loo-accuracy": lambda t: loo_accuracy(t.left_out, t.labels, t.resamples),

@@ -63,7 +63,8 @@ class Aspp(nn.Module):
     @staticmethod
     def holding(channels: int, width: int, rates: tuple[int, ...], tensors: Mapping[str, Tensor]) -> Aspp:
         """With given weights; frozen, on the processor."""
-        found = Aspp(channels, width, tuple(rates))
+        with seeded(0):
+            found = Aspp(channels, width, tuple(rates))
         found.load_state_dict({name: value.contiguous() for name, value in tensors.items()})
         return found.frozen()
 

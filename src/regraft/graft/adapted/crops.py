@@ -85,6 +85,8 @@ def predict_over_crops(
     check_counts(batch_size=batch_size, workers=workers)
     plain = adapted.network.preprocess
     if not isinstance(plain, ImagePreprocess):
+        if plain.modality == "image":
+            raise DataError(f"{adapted.network.name} resizes images its own way, so that no crops of them can be taken")
         raise DataError(f"{adapted.network.name} reads no images, so there is nothing to crop")
     if adapted.kind == "segmentation":
         raise DataError("a mask is of the whole image", got="crops of it", do="predict without crops")

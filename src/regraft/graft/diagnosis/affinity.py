@@ -44,6 +44,9 @@ def measured(
         kind = "no" if target is None else target.kind
         raise RecipeError("domain affinity is a difference of accuracies", expected="classes", got=f"{kind} labels")
     rows = scored_apart(rows, options.seed)
+    scored = rows.take(rows.rows_of("test"))
+    codes, groups = scored.labels.values, scored.groups
+    affinity(linear=codes, scratch=codes, labels=codes, groups=groups)  # what these alone refuse, before any training
     options = replace(options, metric="accuracy", limit=None, weights=None)
     with ledger.stage(AFFINITY) as extra:
         runs = [
@@ -55,10 +58,9 @@ def measured(
     (ids, *named), (same, *other) = map(_predicted, runs)
     if ids != same:
         raise DataError("two runs scored other rows", expected=f"{len(ids)} rows, the same", got=f"{len(same)}")
-    codes = {name: code for code, name in enumerate(target.classes)}
-    truth, linear, scratch = ([codes[name] for name in names] for names in (*named, other[1]))
-    scored = rows.take(rows.rows_of("test"))
-    found = affinity(linear=linear, scratch=scratch, labels=truth, groups=scored.groups, seed=options.seed)
+    numbers = {name: code for code, name in enumerate(target.classes)}
+    truth, linear, scratch = ([numbers[name] for name in names] for names in (*named, other[1]))
+    found = affinity(linear=linear, scratch=scratch, labels=truth, groups=groups, seed=options.seed)
     accuracy = [float(np.mean(np.equal(predicted, truth))) for predicted in (linear, scratch)]
     figure: dict[str, Any] = {"value": found.value, "low": found.low, "high": found.high, "rows": len(ids),
               "linear": accuracy[0], "scratch": accuracy[1], "scratch_low": runs[1].score.low,
@@ -101,11 +103,7 @@ def finding(figure: Mapping[str, Any]) -> Finding:
     value, low, high = figure["value"], figure["low"], figure["high"]
     points = f"{100 * abs(value):.1f} points"
     severity: Severity = "advice"
-    if figure["scratch_low"] <= figure["guess"]:
-        title = "Training from random weights learnt nothing, so that the features cannot be compared with it"
-        advice = "Try `regraft adapt --method scratch` with other --lr or more --steps, or bring more rows."
-        severity = "warning"
-    elif low > 0:
+    if low > 0:
         title, advice = f"The pretrained features are worth {points} over training from random weights", ""
         severity = "info"
     elif high < 0:
@@ -114,6 +112,10 @@ def finding(figure: Mapping[str, Any]) -> Finding:
     else:
         title = "The rows do not tell a linear head on the last layer from training from random weights"
         advice = "Features of other layers may serve better: try --method all-layers or head2toe."
+    if figure["scratch_low"] <= figure["guess"]:
+        title += "; that training is not surely better than guessing"
+        advice = "Try `regraft adapt --method scratch` with other --lr or more --steps, or bring more rows."
+        severity = "warning"
     made = figure["training"]
     detail = (
         f"On {figure['rows']:,} rows that score alone the linear head is right on {100 * figure['linear']:.1f} %, the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from regraft.data import Manifest, Target
 from regraft.diagnose.checks.check import Case, Subject
 from regraft.diagnose.objective import LossName
 from regraft.errors import RecipeError
+from regraft.features.tangent.design import selected
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.heads import Readout
@@ -21,7 +22,18 @@ from regraft.network import Network
 from regraft.record import Finding
 from regraft.wording import some
 
-__all__ = ["NONE", "RANDOM", "Looked", "Scope", "drawn", "last_layer", "subject_of", "told_apart", "unit_of"]
+__all__ = [
+    "NONE",
+    "RANDOM",
+    "Looked",
+    "Scope",
+    "drawn",
+    "last_layer",
+    "patterns",
+    "subject_of",
+    "told_apart",
+    "unit_of",
+]
 
 RANDOM, NONE = "random", "none"
 _LOSSES: dict[str, LossName] = {
@@ -37,7 +49,7 @@ class Scope:
     """How much is looked at.
 
     Attributes:
-        rows: of the data, on which losses are taken; drawn by the seed, classes alike.
+        rows: of the data, on which losses are taken; drawn by the seed, each row alike.
         select: patterns of the parameters that move: ``top`` is the topmost block with the head, ``all`` every one.
         top: how many eigenvalues.
         points: of a side of a landscape.
@@ -69,16 +81,10 @@ class Looked:
 
 
 def drawn(rows: Manifest, count: int, seed: int) -> Manifest:
-    """So many rows whose labels are all there, classes alike."""
+    """So many rows whose labels are all there, each alike: their mean loss is that of all but for chance."""
     values = np.asarray(rows.labels.values, dtype=np.float64).reshape(len(rows), -1)
     known = np.isfinite(values).all(1) & ((values >= 0).all(1) | (rows.labels.kind == "regression"))
-    whole = rows.take(np.flatnonzero(known))
-    least = rows.labels.outputs if rows.labels.kind in ("binary", "multiclass") else 2
-    if count < least:
-        raise RecipeError(
-            "too few rows to take losses on", expected=f"--rows {least} or more, one a class", got=f"{count}"
-        )
-    return replace(whole, split=("train",) * len(whole)).limit(count, seed)
+    return rows.take(np.sort(np.random.default_rng(seed).permutation(np.flatnonzero(known))[:count]))
 
 
 def unit_of(target: Target | None) -> tuple[Tensor, Tensor] | None:
@@ -107,12 +113,16 @@ def subject_of(
     values = torch.as_tensor(np.asarray(target.values))
     if unit is not None:
         values = (values.double().reshape(len(rows), -1) - unit[0]) / unit[1]
-    select = _patterns(network, scope.select)
+    select = patterns(network, scope.select)
     return Subject(name, network, rows, values, _LOSSES[target.kind], select, batch_size=options.batch_size)
 
 
-def _patterns(network: Network, asked: Sequence[str]) -> tuple[str, ...]:
-    """What of the parameters moves: ``top`` and ``all`` are words, the others patterns."""
+def patterns(network: Network, asked: Sequence[str]) -> tuple[str, ...]:
+    """What of the parameters moves: ``top`` and ``all`` are words, the others patterns.
+
+    Raises:
+        ModelError: a pattern matches none.
+    """
     found: list[str] = []
     for pattern in asked:
         if pattern == "all":
@@ -121,6 +131,7 @@ def _patterns(network: Network, asked: Sequence[str]) -> tuple[str, ...]:
             found += [*network.topmost, f"{network.head}.*"]
         else:
             found.append(pattern)
+    selected(network, found)
     return tuple(found)
 
 

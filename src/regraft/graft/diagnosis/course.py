@@ -15,7 +15,8 @@ from regraft.record import Finding
 
 __all__ = ["Course", "checkpoints"]
 
-_NUMBER = re.compile(r"(\d+)(?!.*\d)")  # the last one of a name: epoch-008, checkpoint-500, step_1000
+# by the last number of a name: epoch-008, checkpoint-500, global_step1000; no seed, fold or size
+_COUNTED = re.compile(r"(?<![a-z])(epoch|step|iter|iteration|checkpoint|ckpt)s?[\W_]*(\d+)(?!.*\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Course:
 
     Attributes:
         at: epochs or steps, rising; in the order of the backbones.
-        word: what is counted, from the folders' names: ``epoch``, ``checkpoint``, ….
+        word: what is counted, from the folders' names: ``epoch``, ``step``, ``iter``, ``checkpoint``, ….
     """
 
     at: tuple[int, ...]
@@ -46,18 +47,19 @@ class Course:
         where the last stage is also not first in 97.5 % of the resamples, each of which chooses its own best.
         """
         best, first, last = order.places[0].name, names[0], names[-1]
-        rank_low = next(place.rank_low for place in order.places if place.name == last)
+        end = next(place for place in order.places if place.name == last)
         gain = order.between(last, first)
         title = f"Transfer {'rises' if gain.value > 0 else 'falls'} from {first} to {last}"
         title += "" if gain.real else ", but the rows do not bear it out"
         if gain.value == 0:
             title = f"Transfer is the same at {first} and {last}"
         said = [Finding("pretraining-gain", title, "info", gain.value, "", gain.low, gain.high)]
-        if best == last:
-            return (*said, Finding("pretraining-peak", f"Transfer is best at the end, {last}", "info"))
+        if order.places[0].value == end.value:
+            title = f"Transfer is best at the end, {last}" + ("" if best == last else f", and as good at {best}")
+            return (*said, Finding("pretraining-peak", title, "info"))
         fall = order.between(best, last)
         over = (fall.value, "", fall.low, fall.high)
-        if fall.real and rank_low > 1:
+        if fall.real and end.rank_low > 1:
             title, advice = f"Transfer is best at {best} and falls until {last}", f"Take {best}, or pretrain no longer."
             return (*said, Finding("pretraining-peak", title, "advice", *over, advice=advice))
         title = f"Transfer is best at {best}, but the rows do not tell it from the end, {last}"
@@ -69,7 +71,7 @@ def checkpoints(models: Sequence[str | Network]) -> tuple[tuple[str | Network, .
 
     Returns:
         the backbones, and where they stand; ``None`` where they are not the checkpoints of one folder, or their names
-        do not count.
+        do not all count epochs, steps, iterations or checkpoints.
 
     Raises:
         RecipeError: a folder of fewer than two backbones.
@@ -81,10 +83,8 @@ def checkpoints(models: Sequence[str | Network]) -> tuple[tuple[str | Network, .
     if len(found) < 2:
         raise RecipeError(f"{only} is no folder of checkpoints", expected="two or more backbone folders in it",
                           got=f"{len(found)}")  # fmt: skip
-    numbers = [_NUMBER.search(path.name) for path in found]
-    if not all(numbers) or len({int(n[1]) for n in numbers if n}) < len(found):
+    stages = [(int(n[2]), n[1].lower(), str(path)) for path in found if (n := _COUNTED.search(path.name))]
+    if len({at for at, _, _ in stages}) < len(found) or len({word for _, word, _ in stages}) > 1:
         return tuple(str(path) for path in found), None
-    counted = sorted((int(n[1]), path) for n, path in zip(numbers, found) if n)
-    words = {re.sub(r"[\W\d_]+", " ", path.name).strip() for path in found}
-    word = words.pop() if len(words) == 1 else ""
-    return tuple(str(path) for _, path in counted), Course(tuple(at for at, _ in counted), word or "checkpoint")
+    stages.sort()
+    return tuple(path for _, _, path in stages), Course(tuple(at for at, _, _ in stages), stages[0][1])

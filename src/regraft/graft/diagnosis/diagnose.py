@@ -9,9 +9,10 @@ from typing import Any
 
 from regraft.diagnose.checks.all import CHECKS
 from regraft.diagnose.checks.check import Check, examine
+from regraft.diagnose.checks.feasibility import FEASIBILITY
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.graft.diagnosis.affinity import AFFINITY, SOURCE, measured
-from regraft.graft.diagnosis.case import NONE, RANDOM, Scope
+from regraft.graft.diagnosis.case import NONE, Scope
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
 from regraft.graft.network_findings import first_output
@@ -50,7 +51,8 @@ def diagnose(
         data: as :func:`regraft.graft.adapt` takes it.
         model: a backbone by name or folder, or a loaded Network.
         run: a run folder instead; ``model`` then says where its backbone is, if that moved or is code of your own.
-        against: ``random`` (of a model, its default), another run folder (of a run), or ``none`` (its default).
+        against: ``random`` (of a model, the default where a check takes losses), another run folder (of a run), or
+            ``none`` (its default).
         source: rows of a source task with the same classes, of a model, for ``feasibility``.
         checks: of ``transfer``, ``feasibility``, ``curvature``, ``landscape``, ``gradients`` and ``deviation``; all by
             default. And, of a model, ``affinity``: it trains the network from random weights, so it must be asked for.
@@ -76,9 +78,11 @@ def diagnose(
         looked = case_of_run(data, Path(run), scope, options, ledger, **common)
     elif model is not None:
         check_weights(model, options.weights)
+        if source is not None and FEASIBILITY not in wanted:
+            do = "add --check feasibility, or leave --source out"
+            raise RecipeError("a source task is asked about by feasibility alone", do=do)
         losses = any(check.losses for check in wanted)
-        common |= {"against": RANDOM if against is None else against, "origin": source}
-        common |= {"losses": losses, "features": bool(wanted)}
+        common |= {"against": against, "origin": source, "losses": losses, "features": bool(wanted)}
         looked = case_of_model(data, model, scope, options, ledger, **common)
     else:
         raise RecipeError("nothing is named to be diagnosed", expected="--model NAME or --run RUN")
@@ -88,8 +92,8 @@ def diagnose(
         findings = (*findings, *_affinity(ready, options, ledger, progress, figures))
     figures["subjects"] = [subject.name for subject in subjects]
     if subjects and len(subjects[0].targets):
-        figures["rows"] = subjects[0].objective.rows
-        figures["parameters"] = {"select": list(scope.select), "count": subjects[0].objective.size}
+        figures["rows"] = len(subjects[0].targets)
+        figures["parameters"] = {"select": list(scope.select), "count": subjects[0].moved}
     return Record(
         verb="diagnose",
         status="done",

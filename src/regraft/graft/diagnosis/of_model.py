@@ -5,11 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import torch
+
 from regraft.diagnose.checks.check import Case, Labelled
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Plan, by_length, gathered
-from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, last_layer, subject_of, told_apart, unit_of
-from regraft.graft.diagnosis.probing import EMBEDDING, looked_at, probing, remarks, values_of
+from regraft.graft.diagnosis.case import (
+    NONE,
+    RANDOM,
+    Looked,
+    Scope,
+    drawn,
+    last_layer,
+    patterns,
+    subject_of,
+    told_apart,
+    unit_of,
+)
+from regraft.graft.diagnosis.probing import EMBEDDING, looked_at, passed, probing, remarks, values_of
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress, swept
 from regraft.heads import solve
@@ -27,7 +41,7 @@ def case_of_model(
     options: Options,
     ledger: Ledger,
     *,
-    against: str = RANDOM,
+    against: str | None = None,
     features: bool = True,
     losses: bool = True,
     origin: Any = None,
@@ -36,63 +50,92 @@ def case_of_model(
 ) -> Looked:
     """A backbone under a solved head, beside the same architecture with random weights under its own.
 
-    Without ``losses`` its features alone; without ``features`` the rows alone, and nothing is passed.
+    Without ``losses`` its features alone, beside those of random weights if ``against`` names them; without
+    ``features`` the rows alone, and nothing is passed.
 
     Raises:
         RegraftError: the user's mistakes, in a sentence. A network that cannot be given random weights stands alone,
             and the case says that it lacks them.
     """
-    if against not in (RANDOM, NONE):
+    if against not in (RANDOM, NONE, None):
         raise RecipeError(f"a backbone is not compared with {against!r}", expected="random or none")
+    ready = looked_at(data, model, options, ledger, progress, **columns)
+    case = Case((), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     if not features:
-        ready = looked_at(data, model, options, ledger, progress, **columns)
-        case = Case((), None, len(ready.fit), None, scope.top, scope.points, options.seed)
         return Looked(case, ready, remarks(ready))
-    ready, labelled = probing(data, model, options, ledger, progress, **columns)
+    lacking = _lacking(ready.network) if losses else ""
+    losses = losses and not lacking
+    if losses:
+        _check_select(ready, scope)
+    ready, labelled = passed(ready, options, ledger, progress)
     known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
-    lacking = ""
-    if losses and ready.network.has_logits and not ready.network.head:
-        lacking = (
-            f"{ready.network.name} has logits that no single layer gives, in whose place the task's head could stand: "
-            "let it return what its last layer gives"
-        )
-    if lacking or not losses:
-        case = Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed, lacking=lacking)
-        return Looked(case, ready, remarks(ready))
-    named = [("pretrained", ready, labelled)]
-    notes, untrained = list(remarks(ready)), None
-    if against == RANDOM:
+    named, notes, untrained = [("pretrained", ready, labelled)], list(remarks(ready)), None
+    if against == RANDOM or (against is None and losses):
         try:
-            with ledger.stage("random weights") as extra:
-                network, settling = _fresh(ready, scope, options)
-                fresh = replace(ready, network=network, plan=_last(ready.plan))
-                within = Ledger()
-                store, _ = swept(replace(fresh, manifest=fresh.fit), options, within, progress)
-                extra["flops"] = sum(cost.flops for cost in within.costs)
-                extra["backbone_passes"] = (store.computed_rows + settling) / len(fresh.fit)
-            untrained = replace(labelled, features=values_of(fresh, store)[EMBEDDING], source=None)
+            fresh, untrained = _untrained(ready, labelled, scope, options, ledger, progress)
             named.append(("random weights", fresh, untrained))
         except ModelError as error:
             title = "Random weights not compared"
             notes.append(Finding("random-weights", title, "not-applicable", detail=str(error)))
-    with ledger.stage("solve"):
-        headed = [(name, _probed(part, seen, options)) for name, part, seen in named]
-    rows, unit = drawn(ready.fit, scope.rows, options.seed), unit_of(ready.fit.target)
-    subjects = tuple(subject_of(name, network, rows, scope, options, unit) for name, network in headed)
-    case = Case(subjects, labelled, len(ready.fit), known, scope.top, scope.points, options.seed, untrained)
+    case = replace(case, labelled=labelled, origin=known, untrained=untrained, lacking=lacking)
+    if losses:
+        with ledger.stage("solve"):
+            headed = [(name, _probed(part, seen, options)) for name, part, seen in named]
+        rows, unit = drawn(ready.fit, scope.rows, options.seed), unit_of(ready.fit.target)
+        subjects = (subject_of(name, network, rows, scope, options, unit) for name, network in headed)
+        case = replace(case, subjects=tuple(subjects))
     return Looked(case, ready, tuple(notes))
 
 
+def _lacking(network: Network) -> str:
+    """Why no head can be put on a network; empty where one can."""
+    if network.head or not network.has_logits:
+        return ""
+    return (
+        f"{network.name} has logits that no single layer gives, in whose place the task's head could stand: "
+        "let it return what its last layer gives"
+    )
+
+
+def _check_select(ready: Prepared, scope: Scope) -> None:
+    """Refuse before the pass patterns that no parameter of the network under its head has.
+
+    Raises:
+        ModelError: there is one.
+    """
+    outputs = ready.manifest.labels.outputs
+    patterns(ready.network.with_head(torch.zeros(outputs, ready.plan.width), torch.zeros(outputs)), scope.select)
+
+
+def _untrained(
+    ready: Prepared, labelled: Labelled, scope: Scope, options: Options, ledger: Ledger, progress: Progress | None
+) -> tuple[Prepared, Labelled]:
+    """The network with random weights, and its features of the same rows.
+
+    Raises:
+        ModelError: the network does not say how its weights are drawn.
+    """
+    with ledger.stage("random weights") as extra:
+        network, settling = _fresh(ready, scope, options)
+        fresh = replace(ready, network=network, plan=_last(ready.plan))
+        within = Ledger()
+        store, _ = swept(replace(fresh, manifest=fresh.fit), options, within, progress)
+        extra["flops"] = sum(cost.flops for cost in within.costs)
+        extra["backbone_passes"] = (store.computed_rows + settling) / len(fresh.fit)
+    return fresh, replace(labelled, features=values_of(fresh, store)[EMBEDDING], source=None)
+
+
 def _fresh(ready: Prepared, scope: Scope, options: Options) -> tuple[Network, int]:
-    """Random weights by the seed, BatchNorm's statistics those of the rows that losses are taken on, and how many rows
-    were passed for that.
+    """Random weights by the seed, BatchNorm's statistics those of the rows that losses are taken on, mixed lest a batch
+    be of one class, and how many rows were passed for that.
 
     Raises:
         ModelError: the network does not say how its weights are drawn.
     """
     network = reinitialised(ready.network, options.seed)
     inputs = drawn(ready.fit, scope.rows, options.seed).inputs
-    cut = by_length(network.preprocess, inputs, range(len(inputs)), options.batch_size)
+    order = np.random.default_rng(options.seed).permutation(len(inputs)).tolist()
+    cut = by_length(network.preprocess, inputs, order, options.batch_size)
     whole = [rows for rows in cut if len(rows) > 1]  # of one row no variance is known
     found = settled(network, gathered(network.preprocess, inputs, whole, options.workers))
     return found, 0 if found is network else sum(map(len, whole))

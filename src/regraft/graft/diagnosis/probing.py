@@ -23,7 +23,7 @@ from regraft.network import Network, Preprocess
 from regraft.record import Finding, Ledger
 from regraft.wording import some
 
-__all__ = ["EMBEDDING", "PROBE", "looked_at", "probing", "remarks", "values_of"]
+__all__ = ["EMBEDDING", "PROBE", "looked_at", "passed", "probing", "remarks", "values_of"]
 
 EMBEDDING, LOGITS = "embedding", "logits"
 PROBE = Recipe("probe", "linear probe on the last layer", (Features(Taps((EMBEDDING,), (None,)), ("none",)), Solve()))
@@ -56,7 +56,7 @@ def probing(
     reader: Preprocess | None = None,
     **columns: Any,
 ) -> tuple[Prepared, Labelled]:
-    """Rows, backbone, and in one pass the features of its last layer and the probabilities of its own classes.
+    """Rows, backbone, and what one pass of them gives: see :func:`passed`.
 
     Where rows are repeated and no groups are given, the copies of one are a group; ``reader`` says which are copies,
     by default the backbone's own preprocessing.
@@ -64,7 +64,13 @@ def probing(
     Raises:
         DataError: as :func:`looked_at`.
     """
-    ready = looked_at(data, model, options, ledger, progress, reader=reader, **columns)
+    return passed(
+        looked_at(data, model, options, ledger, progress, reader=reader, **columns), options, ledger, progress
+    )
+
+
+def passed(ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None) -> tuple[Prepared, Labelled]:
+    """In one pass the features of the backbone's last layer and the probabilities of its own classes."""
     network = ready.network
     if network.has_logits and network.head:
         ready = replace(ready, plan=plan(network, [Taps((EMBEDDING, LOGITS), (None,))]))

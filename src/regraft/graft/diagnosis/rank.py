@@ -52,7 +52,7 @@ def rank(
     Args:
         data: as :func:`regraft.graft.adapt` takes it.
         models: two or more backbones; or one folder that holds several, such as the ``checkpoints`` of a pretraining:
-            where their names count, the figure ``ranking`` holds a ``course`` too.
+            where their names count epochs or steps, the figure ``ranking`` holds a ``course`` too.
         score: of :data:`regraft.diagnose.SCORES`; by default how well ridge predicts rows left out: the accuracy of
             classes, the variance explained of numbers and labels.
         options: of the pass.

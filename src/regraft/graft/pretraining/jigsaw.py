@@ -75,7 +75,7 @@ class Jigsaw(Pretext):
 
     The backbone sees each piece alone; its outputs are a code of the piece, and a small perceptron g on all codes
     names the order. A piece is smaller than its cell and lies anywhere in it, so that edges that go on give nothing
-    away, and has mean 0 and deviation 1 of its own, so that neither do colours.
+    away, and has mean 0 and deviation 1 of its own over all channels, so that neither do light and contrast.
 
     Attributes:
         grid: cells a side.

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -135,6 +135,8 @@ def pretrain(
             "a pretraining that stops early", expected="a length: the rows that would end it are those that score it",
             got=f"patience={config.loop.patience}", do="give epochs or steps",
         )  # fmt: skip
+    if stored not in get_args(Stored):
+        raise RecipeError(f"weights stored as {stored!r}", expected=" or ".join(get_args(Stored)))
     augment = pretext.augment(size) if augment is None else augment
     check_shift(augment, size, size)
     plan = Plan(arch, {**(options or {}), "classes": pretext.width}, size, config, augment, stored, pretext)

@@ -81,7 +81,7 @@ def record(
     own = "" if target is not None else plan.pretext.identity()
     made = Record(
         verb="pretrain",
-        status="completed",
+        status="done",
         method=plan.pretext.name,
         task={
             "kind": target.kind if target is not None else plan.pretext.name,

@@ -146,6 +146,8 @@ def check_shift(augment: Augment, height: int, width: int) -> None:
 
 def not_augmented(preprocess: Preprocess) -> str:
     """Why what a preprocessing reads cannot be augmented; empty where it can: pixels are changed, then made numbers."""
-    if not isinstance(preprocess, ImagePreprocess):
+    if preprocess.modality != "image":
         return f"{preprocess.modality} inputs"
-    return "" if preprocess.by_pixels else f"{type(preprocess).__name__}, which makes numbers of images its own way"
+    if isinstance(preprocess, ImagePreprocess) and preprocess.by_pixels:
+        return ""
+    return f"{type(preprocess).__name__}, which makes numbers of images its own way"

@@ -17,7 +17,7 @@ from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
 from regraft.network.preprocess import Modality, Preprocess
 from regraft.wording import one_line
 
-__all__ = ["TextPreprocess", "longest", "pooling_of", "save_text"]
+__all__ = ["TextPreprocess", "TokenPooling", "longest", "pooling_of", "save_text"]
 
 _MAX_LENGTH = 512
 _ENDLESS = 10**9  # the library's number for no limit is larger
@@ -25,7 +25,9 @@ _USUAL = {"truncation_side": "right", "split_special_tokens": False}  # settings
 # Where sentence encoders say what no configuration of transformers does: their limit, and how tokens are pooled.
 _LENGTH, _LENGTH_KEY = "sentence_bert_config.json", "max_seq_length"
 _POOLING, _MODE_KEY = "1_Pooling/config.json", "pooling_mode"
-_CLS_KEY, _MEAN_KEY = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
+TokenPooling = Literal["cls", "last", "mean"]
+_FLAGS: dict[str, TokenPooling] = {"cls_token": "cls", "lasttoken": "last", "mean_tokens": "mean"}
+_MODES: dict[str, TokenPooling] = {**_FLAGS, "cls": "cls", "mean": "mean"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,19 +184,33 @@ class TextPreprocess(Preprocess):
         return made
 
 
-def pooling_of(transformers: Any, source: str, where: Mapping[str, Any]) -> Literal["cls", "mean"] | None:
+def pooling_of(transformers: Any, source: str, where: Mapping[str, Any]) -> TokenPooling | None:
     """How a text model's last hidden states become one vector: the mean over a row's real tokens, or the class token
-    where the settings of a sentence encoder beside the model say so; ``None`` of a classifier that was saved without
-    its head, which reads what the head did.
+    or the last one where the settings of a sentence encoder beside the model say so; ``None`` of a classifier that was
+    saved without its head, which reads what the head did.
 
     The pooler of BERT-like models, a layer on the class token, is left out: it was trained to tell whether one
     sentence follows another, or not at all.
+
+    Raises:
+        ModelError: the settings say another way, or several.
     """
     settings = _beside(transformers, source, _POOLING, where)
-    if settings.get(_MODE_KEY) == "pooler":
+    mode, flag = settings.get(_MODE_KEY), f"{_MODE_KEY}_"
+    if mode == "pooler":
         return None
-    first = settings.get(_CLS_KEY) or settings.get(_MODE_KEY) == "cls"
-    return "cls" if first else "mean"
+    said = [key.removeprefix(flag) for key, on in settings.items() if key.startswith(flag) and on]
+    if mode is not None:
+        said = [mode] if isinstance(mode, str) else list(mode)
+    if not said:
+        return "mean"
+    if len(said) > 1 or said[0] not in _MODES:
+        raise ModelError(
+            f"{source} pools its tokens by {' and '.join(map(str, said))}",
+            expected="the mean, the class token or the last token",
+            do=f"take {_POOLING} away for the mean, which the encoder was not trained for",
+        )
+    return _MODES[said[0]]
 
 
 def longest(module: nn.Module, config: Any) -> int | None:
@@ -206,14 +222,14 @@ def longest(module: nn.Module, config: Any) -> int | None:
     return limit if limit is not None and limit > 0 else None  # XLNet says -1
 
 
-def save_text(preprocess: TextPreprocess, pool: Literal["cls", "mean", "pooler"] | None, folder: Path) -> None:
+def save_text(preprocess: TextPreprocess, pool: TokenPooling | Literal["pooler"] | None, folder: Path) -> None:
     """Write the tokeniser, its limit and a pooling, for :meth:`TextPreprocess.load` and :func:`pooling_of`."""
     preprocess.tokenizer.save_pretrained(folder)
     write_json(folder / _LENGTH, {_LENGTH_KEY: preprocess.max_length})
     if pool is not None:
         (folder / _POOLING).parent.mkdir(exist_ok=True)
-        mode = {_MODE_KEY: pool} if pool == "pooler" else {_CLS_KEY: pool == "cls", _MEAN_KEY: pool == "mean"}
-        write_json(folder / _POOLING, mode)
+        flags = {f"{_MODE_KEY}_{flag}": pool == mode for flag, mode in _FLAGS.items()}
+        write_json(folder / _POOLING, {_MODE_KEY: pool} if pool == "pooler" else flags)
 
 
 def _beside(transformers: Any, source: str, name: str, where: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
 from typing import Any
+
+import torch
 
 from regraft.errors import MissingDependencyError, ModelError
 from regraft.network.network import About, Network
@@ -44,6 +48,7 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
         with seeded(0 if seed is None else seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of changes to come in initial values that are replaced anyway
             if seed is None:
+                _fetch(weights.url)
                 module = models.get_model(architecture, weights=weights)
             else:
                 module = models.get_model(architecture, weights=None, **_of_weights(architecture, weights))
@@ -55,6 +60,13 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
         ) from error
     classes = tuple(map(str, weights.meta.get("categories", ())))
     return Network(name, module, preprocess(weights.transforms()), About("torchvision", "BSD-3-Clause", classes))
+
+
+def _fetch(url: str) -> None:
+    """Weights into torch's hub cache, from which the builders read them as pickles that may run code, and with words on
+    stdout. Here a file that holds more than tensors is refused, and so is a download whose hash is not its name's."""
+    with contextlib.redirect_stdout(sys.stderr):
+        torch.hub.load_state_dict_from_url(url, map_location="cpu", progress=False, check_hash=True, weights_only=True)
 
 
 def _of_weights(architecture: str, weights: Any) -> dict[str, Any]:

@@ -179,7 +179,8 @@ def _class(transformers: Any, config: Any, architecture: str, head: bool) -> Any
         if head and architecture.endswith(ending):
             return getattr(transformers, name)
     if hasattr(config, "vision_config") and hasattr(config, "text_config"):  # CLIP-like: the image half
-        return getattr(transformers, architecture.replace("Model", "VisionModel"), transformers.AutoModel)
+        half = re.sub("(Model|ForImageClassification)$", "VisionModel", architecture)
+        return getattr(transformers, half, transformers.AutoModel)
     if config.model_type == _MASKED:
         return transformers.ViTModel
     if config.model_type in _ENCODED:
@@ -342,9 +343,10 @@ class ProcessorPreprocess(Preprocess):
 
 
 def _licence(folder: Path) -> str:
-    """The ``license:`` of the model card's front matter."""
+    """The ``license:`` of the model card's front matter, of several the first."""
     card = folder / "README.md"
-    if not card.is_file():
-        return ""
-    found = re.match(r"---\n.*?^licen[sc]e:\s*(\S+)", card.read_text(errors="replace"), re.S | re.M)
-    return found.group(1) if found else ""
+    text = card.read_text(errors="replace") if card.is_file() else ""
+    front = re.match(r"---\n(.*?)^---", text, re.S | re.M)
+    named = r"""^licen[sc]e:(?:[ \t]*|[ \t]*\n[ \t]*-[ \t]*)["']?([\w.+-]+)"""
+    found = re.search(named, front[1] if front else "", re.M)
+    return found[1] if found else ""

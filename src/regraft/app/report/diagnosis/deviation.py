@@ -49,5 +49,5 @@ def deviation(record: Record) -> Deviation | None:
     if not rows:
         return None
     lead = "(1/√n) Σ ‖W − W⁰‖ over the layers of the backbone; n is how many rows the network was trained on."
-    drawn = graph("Of each layer", "‖W − W⁰‖ / √n", "layer, from the input", lines, zero=True, whole=True)
+    drawn = graph("Of each layer", "‖W − W⁰‖ / √n", "layer, as the network lists them", lines, zero=True, whole=True)
     return Deviation(lead, tuple(rows), (drawn,) if drawn else ())

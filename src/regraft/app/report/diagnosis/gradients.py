@@ -64,8 +64,8 @@ def _graphs(subjects: Sequence[Mapping[str, Any]]) -> list[Graph | None]:
         changes = map(read.number, read.items(read.mapping(subject.get("variation")).get("changes")))
         steps.append(Series(name, [(i + 1.0, v) for i, v in enumerate(changes) if v is not None]))
     return [
-        graph("Gradient of each layer's weights, of their norm", "‖∂L/∂W‖ / ‖W‖", "layer, from the input", layers,
-              log=True, whole=True),
+        graph("Gradient of each layer's weights, of their norm", "‖∂L/∂W‖ / ‖W‖", "layer, as the network lists them",
+              layers, log=True, whole=True),
         graph("Gradient that reaches each place", "‖∂L/∂x‖", "place, from the input", flow, log=True, whole=True),
         graph("Change of the loss along its gradient", "|L − L₀|", "step", steps, whole=True, zero=True),
     ]  # fmt: skip

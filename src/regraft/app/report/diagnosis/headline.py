@@ -16,9 +16,8 @@ _TELLING = (
     "features-fit", "domain-affinity", "feasibility", "flatness", "deviation", "landscape-rise", "no-minimum",
     "gradient-scale", "variation", "stable-rate",
 )  # fmt: skip
-_FIGURES = {"transfer": "scores of the features", "feasibility": "feasibility", "curvature": "curvature",
-            "landscape": "the landscape", "gradients": "gradients", "deviation": "the weights' way",
-            "affinity": "domain affinity"}  # fmt: skip
+_FIGURES = {"transfer": "scores of the features", "curvature": "curvature", "landscape": "the landscape",
+            "gradients": "gradients"}  # fmt: skip
 
 
 def headline(record: Record) -> tuple[Piece, ...]:
