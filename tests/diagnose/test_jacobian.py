@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,8 @@ from tests.features.toy import toy_network
 from torch import Tensor, nn
 
 from regraft.diagnose import jacobian_similarities, jacobian_similarity, jacobian_spectrum
-from regraft.errors import DataError, SolverError
-from regraft.features import Tangent
+from regraft.errors import DataError, ModelError, SolverError
+from regraft.features import Tangent, ntk
 from regraft.linear import Dense, Design, FeatureDesign
 from regraft.network import About, ArrayPreprocess, Network
 
@@ -113,26 +115,61 @@ def test_chunks_of_derivatives_that_are_written_out(monkeypatch: pytest.MonkeyPa
 class Positions(nn.Module):
     """One linear layer, on the mean of the positions of a row or on each of them."""
 
-    def __init__(self, each: bool) -> None:
+    def __init__(self, each: bool, again: bool = False) -> None:
         super().__init__()
-        self.first, self.fc, self.each = nn.Linear(4, 5), nn.Linear(5, 2), each
+        self.first, self.fc, self.each, self.again = nn.Linear(4, 5), nn.Linear(5, 2), each, again
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.first(x if self.each else x.mean(1)))
+        if self.again:
+            x = torch.tanh(x @ self.first.weight @ self.first.weight.T)
         return self.fc(x.mean(1) if self.each else x)
 
 
-def test_networks_whose_layers_differ_in_kind() -> None:
-    """The same names and shapes, but one network's layer sees one position a row and the other's three."""
+class Scaled(nn.Module):
+    """A scale and a shift without a rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + self.bias
+
+
+class Normed(nn.Module):
+    def __init__(self, first: nn.Module) -> None:
+        super().__init__()
+        self.first, self.fc = first, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.tanh(self.first(x)).mean(1))
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (lambda: Positions(True), lambda: Positions(False)),
+        (lambda: Positions(False), lambda: Positions(False, again=True)),
+        (lambda: Normed(nn.LayerNorm(4)), lambda: Normed(Scaled())),
+    ],
+)
+def test_networks_whose_layers_differ_in_kind(kinds: Sequence[Callable[[], nn.Module]]) -> None:
+    """The same names and shapes, but one network's layer sees one position a row and the other's three, or is read by a
+    function of the network as well, or has no rule."""
     batch, tangents = random(4, 3, 4).float(), []
-    for each in (True, False):
+    for make in kinds:
         torch.manual_seed(0)
-        network = Network("made", Positions(each), ArrayPreprocess((3, 4)), About("module"))
+        network = Network("made", make(), ArrayPreprocess((3, 4)), About("module"))
         tangents.append(Tangent(network, "first.*", batch, dtype=torch.float64))
     dense = [t.operator().dense() for t in tangents]
     for one, other in ((0, 1), (1, 0)):
         expected = printed(dense[one].T, dense[other].T)
         assert jacobian_similarity(tangents[one], tangents[other]) == pytest.approx(expected, rel=1e-9)
+        with pytest.raises(ModelError, match=r"found alike; got another of first\.weight\. .*Tangent\.on"):
+            ntk(tangents[one], tangents[other])
+        with pytest.raises(ModelError, match="found alike"):
+            ntk(tangents[one], tangents[other].take([1]), form="shared")
 
 
 def test_a_network_is_more_like_itself_after_a_small_change_than_another_one() -> None:
@@ -150,6 +187,21 @@ def test_the_spectrum_is_that_of_singular_values(shape: tuple[int, int]) -> None
     np.testing.assert_allclose(found.values.numpy(), torch.linalg.svdvals(matrix).square().numpy(), rtol=1e-10)
     turned = jacobian_spectrum(design(rotation(shape[0], 5) @ matrix @ rotation(shape[1], 6)))
     np.testing.assert_allclose(turned.values.numpy(), found.values.numpy(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 2**28])
+def test_the_spectrum_of_single_precision_is_multiplied_in_double(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three columns, or rows, that almost depend on one another: the least eigenvalue is 1e-8 of the largest."""
+    monkeypatch.setattr("regraft.diagnose.jacobian._BYTES", size)
+    matrix = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    matrix[:, 2] = matrix[:, 0] + matrix[:, 1] + 1e-4 * matrix[:, 2]
+    network = Network("made", nn.Linear(40, 1), ArrayPreprocess((40,)), About("module"))
+    tangent = Tangent(network, "weight", matrix.T[:, :40].contiguous())
+    features = FeatureDesign({"a": Dense(matrix.T.contiguous())}, 2)
+    for each in (design(matrix), features, tangent, tangent.scaled(0.5), tangent | design(matrix.T.contiguous())):
+        dense = each.operator().dense().double()
+        expected = torch.linalg.svdvals(dense).square()
+        np.testing.assert_allclose(jacobian_spectrum(each).values.numpy(), expected.numpy(), rtol=1e-5)
 
 
 def test_the_spectrum_of_a_network() -> None:

@@ -381,6 +381,15 @@ def test_few_derivatives_are_written_out_at_once(monkeypatch: pytest.MonkeyPatch
     assert sizes == [2, 2, 1] * 2
 
 
+def test_the_rows_of_a_network_that_writes_into_its_input_are_left_as_they_were() -> None:
+    network, batch = made(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), (4,)), torch.randn(5, 4)
+    given = batch.clone()
+    tangent = Tangent(network, "*", batch, batch_size=2)
+    ntk(tangent)
+    tangent.rows(slice(1, 4))
+    assert torch.equal(batch, given)
+
+
 def test_rows_of_a_manifest_and_float32() -> None:
     network = toy_network()
     manifest = toy_manifest(6)
@@ -399,6 +408,29 @@ def test_path_says_what_has_no_rule() -> None:
     assert "twice" not in said
     assert "by vmap" in said
     assert "1 layer by rules" in Tangent(NETWORKS["shared"](), "head.*", torch.randn(3, 4)).tape.path[0]
+
+
+class Halved(nn.Linear):
+    """Its rule gives twice its derivatives, which beside those of the head are small."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight / 2, self.bias)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.head = Halved(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.small(x) + 2000 * torch.tanh(x))
+
+
+def test_a_rule_is_judged_by_the_size_of_its_own_derivatives() -> None:
+    network, batch = made(Small(), (4,)), torch.randn(3, 4)
+    tangent = Tangent(network, "*", batch)
+    found = tangent.rows([0, 1, 2])["small.weight"].flatten(2).double()
+    torch.testing.assert_close(found, exact(tangent, batch)[:, :, :16], rtol=1e-4, atol=1e-5)
 
 
 def test_one_of_length_one_is_taken_a_row_only_where_rows_stay_apart() -> None:
@@ -592,5 +624,9 @@ def test_a_kernel_waits_for_no_graph_of_products(monkeypatch):
     monkeypatch.setattr("regraft.features.tangent.engine.Graph", traced)
     tangent = Tangent(toy_network(), "*", torch.rand(4, 3, 6, 6))
     ntk(tangent)
+    other = tangent.on(torch.rand(4, 3, 5, 7))
+    monkeypatch.setattr(other, "_new_engine", traced)
+    ntk(other)
+    assert not other.prepared
     with pytest.raises(AssertionError, match="traced"):
         tangent.apply(Blocks({name: torch.zeros(shape) for name, shape in tangent.shapes.items()}))

@@ -293,6 +293,11 @@ def test_verify_finds_torn_shards_and_prune_empties(cache):
     sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=8)
     assert [e.status for e in verify(cache)] == ["complete"]
     shard = next(cache.rglob("*.safetensors"))
+    span, _, _ = shard.name.split(".")
+    for other in ("0" * 16, "f" * 16):  # of the same rows, by a run that rounded otherwise
+        shard.with_name(f"{span}.{other}.safetensors").write_bytes(b"torn")
+    assert [e.status for e in verify(cache)] == ["torn"]
+    assert [e.status for e in verify(cache)] == ["complete"]
     shard.write_bytes(shard.read_bytes()[:-1])
     assert [e.status for e in verify(cache)] == ["torn"]
     assert [e.status for e in entries(cache)] == [e.status for e in verify(cache)] == ["partial"]
@@ -306,7 +311,10 @@ def test_shards_of_another_number_of_rows_are_no_part_of_the_whole(cache, finish
     network, manifest, wanted = toy_network(), toy_manifest(), plan(toy_network(), [ALL])
     sweep(network, manifest, wanted, cache=cache, batch_size=8)
     next(cache.rglob("part.json")).write_text("{")
-    if not finished:  # by a version that let them lie
+    if finished:  # two of the same rows
+        first = next(cache.rglob("00000000-*"))
+        first.with_name(first.name.replace(first.name[18:34], "0" * 16)).write_bytes(b"another's")
+    else:  # by a version that let them lie
         monkeypatch.setattr(Path, "unlink", lambda path, **_: None)
     sweep(network, manifest, wanted, cache=cache, batch_size=5)
     assert [e.status for e in verify(cache)] == ["complete"]
@@ -496,6 +504,10 @@ def test_refusals(cache, monkeypatch, tmp_path):
     wanted = plan(network, [ALL])
     with pytest.raises(DataError, match="no rows"):
         sweep(network, manifest.take([]), wanted, cache=cache)
+    for size in (0, -1):
+        with pytest.raises(DataError, match=f"a batch of {size} rows; expected one at least"):
+            sweep(network, manifest, wanted, cache=cache, batch_size=size)
+    assert not cache.exists()
     with pytest.raises(TapError, match=r"no tap matches 'relo:0'.*relu:0"):
         plan(network, [Taps(("relo:0",))])
     with pytest.raises(StoreError, match="storage type"):

@@ -438,6 +438,31 @@ def test_other_rows_do_not_trust_a_graph_that_failed(step: str, monkeypatch: pyt
     torch.testing.assert_close(other.adjoint(y).flatten(), plain.adjoint(y).flatten())
 
 
+class Chunks(nn.Module):
+    """Sixteen rows at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.head(torch.relu(self.first(part))) for part in x.split(16)])
+
+
+@pytest.mark.parametrize("together", [None, 20])
+def test_more_rows_than_a_graph_serves_go_the_plain_way(together: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a pass, or where there is no processor those of a product."""
+    network, batch = made(Chunks(), (4,)), torch.randn(40, 4)
+    if together:
+        monkeypatch.setattr(Engine, "together", property(lambda self: together))
+    tangent = Tangent(network, "*", batch[:10], batch_size=8 if together else 20).prepare()
+    other, plain = tangent.on(batch), Tangent(network, "*", batch, fast=False)
+    y = torch.randn(40, 2)
+    torch.testing.assert_close(other.adjoint(y).flatten(), plain.adjoint(y).flatten(), rtol=1e-4, atol=1e-5)
+    assert other.path[-1] == "no graph of cached activations: its operations depend on the number of rows"
+    torch.testing.assert_close(tangent.adjoint(y[:10]).flatten(), plain.take(range(10)).adjoint(y[:10]).flatten())
+
+
 def test_on_rows_of_another_shape_looks_at_the_network_anew() -> None:
     """As texts do that are padded to another length."""
     network, y = residual(), torch.randn(6, 4)
@@ -646,6 +671,10 @@ def test_no_blocks_no_rows_no_logits() -> None:
         Tangent(network, "head.*", torch.ones(0, 3))
     with pytest.raises(DataError, match="do not fit together"):
         Tangent(network, "head.*", [torch.ones(2, 3), torch.ones(2, 4)])
+    batches: list[dict[str, Tensor]] = [{"x": torch.ones(2, 3)}, {"x": torch.ones(2, 3), "mask": torch.ones(2, 3)}]
+    for several in (batches, batches[::-1]):
+        with pytest.raises(DataError, match=r"do not fit together.*got one without 'mask'"):
+            Tangent(network, "head.*", several)
     with pytest.raises(ModelError, match="the embedding does not depend on it"):
         Tangent(network, "head.*", torch.ones(2, 3), of="embedding")
     with pytest.raises(ModelError, match="has no logits"):

@@ -158,6 +158,15 @@ def test_convolutions(padding: str, fast: bool, select: str, device: str) -> Non
     check(network, select, network.example(3), fast, graph=fast)
 
 
+@pytest.mark.parametrize(("which", "select"), [("weight", "*"), ("weight", "3.*"), ("bias", "*")])
+def test_norms_that_share_a_parameter(which: str, select: str, device: str) -> None:
+    first, second = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    setattr(second, which, nn.init.uniform_(getattr(first, which), 0.5, 2))
+    layers = nn.Conv2d(3, 4, 3), first, nn.ReLU(), nn.Conv2d(4, 4, 3), second, nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
+    network = made(nn.Sequential(*layers), (3, 6, 6)).to(device)
+    check(network, select, network.example(3), True, graph=True)
+
+
 @pytest.mark.parametrize("fast", [True, False])
 def test_messages_on_a_graph(fast: bool, device: str) -> None:
     torch.manual_seed(0)

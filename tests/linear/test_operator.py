@@ -15,7 +15,7 @@ from regraft.linear import (
     Tag,
     Tagged,
 )
-from regraft.linear.operator import add
+from regraft.linear.operator import add, dense, diagonal
 from regraft.linear.tags import closure, meet
 
 PSD, SYM, DIAG, KRON = Tag.POSITIVE_SEMIDEFINITE, Tag.SYMMETRIC, Tag.DIAGONAL, Tag.IDENTITY_KRONECKER
@@ -108,6 +108,23 @@ def test_tags_hold_of_the_matrix(name):
 def test_a_matrix_free_diagonal_goes_over_more_than_one_batch():
     matrix = normal(130, 130)
     torch.testing.assert_close(Plain(matrix).diagonal(), matrix.diagonal())
+
+
+class Known(Plain):
+    """One whose matrix is known, so that products with unit vectors are none too many."""
+
+    def _apply(self, vectors):
+        raise AssertionError("a product")
+
+
+dense.register(Known, lambda operator: operator.matrix)
+diagonal.register(Known, lambda operator: operator.matrix.diagonal())
+
+
+def test_sums_and_multiples_ask_their_parts_for_what_is_known():
+    operator = (Known(A) - 2.0 * Known(B)).shifted(0.5)
+    torch.testing.assert_close(operator.dense(), A - 2 * B + 0.5 * EYE)
+    torch.testing.assert_close(operator.diagonal(), (A - 2 * B).diagonal() + 0.5)
 
 
 def test_scipy_reads_the_same_operator():

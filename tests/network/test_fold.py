@@ -98,6 +98,8 @@ class Awkward(nn.Module):
         self.skip, self.after_skip = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.tied, self.tie, self.after_tied = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
         self.tie.weight = self.tied.weight
+        self.bound, self.after_bound = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
+        self.after_bound.bias = self.first.bias
         self.good, self.after_good = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -108,6 +110,7 @@ class Awkward(nn.Module):
         y = self.skip(x)
         x = self.after_skip(y) * 0.5 + y
         x = self.after_tied(self.tied(x)) + self.tie(x)
+        x = self.after_bound(self.bound(x))
         return self.after_good(self.good(x)).mean((2, 3))
 
 
@@ -117,12 +120,13 @@ def test_what_cannot_be_folded_stays_and_is_listed() -> None:
     found = fold(whole)
     assert [(pair.norm, pair.into) for pair in found.folded] == [("after_good", "good")]
     kept = dict(found.kept)
-    assert sorted(kept) == ["after_shared", "after_skip", "after_tied", "before", "norm_twice"]
+    assert sorted(kept) == ["after_bound", "after_shared", "after_skip", "after_tied", "before", "norm_twice"]
     assert "no convolution or linear layer" in kept["before"]
     assert "2 times" in kept["norm_twice"]
     assert "shared before it" in kept["after_shared"]
     assert "elsewhere" in kept["after_skip"]
-    assert "shares its weights" in kept["after_tied"]
+    assert "tied before it shares its weights" in kept["after_tied"]
+    assert "it shares its parameters" in kept["after_bound"]
     assert_equal(found.network, whole)
 
 

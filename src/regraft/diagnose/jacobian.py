@@ -6,6 +6,7 @@ Section 4 ("Transferability of Jacobian Features", Fig. 5).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,16 +14,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regraft.errors import DataError, RegraftError, SolverError
+from regraft.errors import DataError, ModelError, SolverError
 from regraft.features import ntk
-from regraft.linear import Design
+from regraft.linear import Design, FeatureDesign
 
 __all__ = ["JacobianSpectrum", "jacobian_similarities", "jacobian_similarity", "jacobian_spectrum"]
 
 Over = Literal["parameters", "rows"]
 _BYTES = 2**28  # of the derivatives of a chunk of rows
 _HELD = 4  # so many chunks of one side are held while those of the other come by
-_AGREE = {torch.float64: 1e-8}  # else 1e-2, for units at a ReLU's kink; layers of another kind differ by far more
 
 
 def jacobian_similarity(first: Design, second: Design, *, over: Over = "parameters") -> float:
@@ -141,7 +141,7 @@ class JacobianSpectrum:
 
 
 def jacobian_spectrum(design: Design) -> JacobianSpectrum:
-    """The spectrum of a Jacobian, from the smaller of J Jᵀ and Jᵀ J in float64.
+    """The spectrum of a Jacobian, from the smaller of J Jᵀ and Jᵀ J, multiplied in float64.
 
     It takes min(N·C, P)² numbers of memory: give a few hundred rows.
 
@@ -149,12 +149,13 @@ def jacobian_spectrum(design: Design) -> JacobianSpectrum:
         SolverError: a Jacobian that is zero or not finite.
     """
     if design.n_rows * design.n_outputs <= design.n_coefficients:
-        gram = _gram(design)
+        gram = _exact_gram(design)
     else:
         size = design.n_coefficients
         gram = torch.zeros(size, size, dtype=torch.float64)
         for rows in _chunks(design, design.shapes):
-            gram += (rows.T @ rows).double().cpu()
+            rows = rows.double()
+            gram += (rows.T @ rows).cpu()
     if not bool(torch.isfinite(gram).all()) or not bool(gram.any()):
         raise SolverError("the spectrum of a Jacobian", expected="a finite one that is not zero", got="zero or NaN")
     return JacobianSpectrum(torch.linalg.eigvalsh(gram).flip(0).clamp_min(0))
@@ -163,6 +164,23 @@ def jacobian_spectrum(design: Design) -> JacobianSpectrum:
 def _gram(design: Design) -> Tensor:
     """K, ``(N·C, N·C)`` float64 on the CPU."""
     return design.gram().dense().double().cpu()
+
+
+def _exact_gram(design: Design) -> Tensor:
+    """The same (at least its lower triangle) from products in float64: rounding hides small eigenvalues."""
+    if isinstance(design, FeatureDesign):
+        return torch.kron(design.kernel(torch.float64).cpu(), torch.eye(design.n_outputs, dtype=torch.float64))
+    with contextlib.suppress(ModelError):  # no tangent, but a design made of one, say
+        return ntk(design, dtype=torch.float64).cpu()
+    size, start = design.n_rows * design.n_outputs, 0
+    gram = torch.zeros(size, size, dtype=torch.float64)
+    for left in _chunks(design, design.shapes, held=_HELD):
+        below, stop = start, start + len(left)
+        for right in _chunks(design, design.shapes, start // design.n_outputs):
+            gram[below : below + len(right), start:stop] = (right.double() @ left.double().T).cpu()
+            below += len(right)
+        start = stop
+    return gram
 
 
 def _cross(first: Design, second: Design) -> Tensor:
@@ -187,15 +205,12 @@ def _cross(first: Design, second: Design) -> Tensor:
 
 
 def _layered(first: Design, second: Design) -> bool:
-    """Whether products can go layer by layer, tried on a row of each: the layers of two networks may differ in kind."""
-    one, other = first.take([0]), second.take([0])
+    """Whether products can go layer by layer: of tangents whose layers are of the same kind."""
     try:
-        found = ntk(one, other)
-    except (RegraftError, RuntimeError):
+        ntk(first.take([0]), second.take([0]))
+    except ModelError:
         return False
-    left, right = (next(_chunks(design, first.shapes)) for design in (one, other))
-    size = torch.linalg.norm(left) * torch.linalg.norm(right)
-    return bool(torch.linalg.norm(found - left @ right.T) <= _AGREE.get(first.dtype, 1e-2) * size)
+    return True
 
 
 def _squares(left: Tensor, right: Tensor) -> Tensor:

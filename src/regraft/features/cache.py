@@ -134,7 +134,7 @@ def verify(root: Path | None = None) -> tuple[Entry, ...]:
         if meta is None:  # gone since it was listed
             continue
         part = _part(entry.path, meta)
-        torn = [path for path in part.listing().values() if not part.sound(path)]
+        torn = [path for _, path in part.files() if not part.sound(path)]
         for left in entry.path.glob(".*.part"):  # of a writer that was killed; a live one needs seconds
             if any(time.time() - found.st_mtime > _STALE_SECONDS for found in _stats([left])):
                 left.unlink(missing_ok=True)

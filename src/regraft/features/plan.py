@@ -121,11 +121,8 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
     preprocess = network.preprocess
     found: dict[str, Block] = {}
     for need in needs:
-        matched = network.match(need.patterns)
-        for name in matched:
+        for name in network.match(need.patterns):
             site = everything[order[name]]
-            if site.same_as in matched:
-                continue
             for size in need.sizes:
                 block = _block(site, depth[name], size, need.cls, preprocess)
                 found.setdefault(block.name, block)

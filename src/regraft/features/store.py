@@ -119,13 +119,20 @@ class Part:
         """The row ranges of all shards, in order."""
         return [(a, min(a + self.shard_rows, self.rows)) for a in range(0, self.rows, self.shard_rows)]
 
+    def files(self) -> list[tuple[tuple[int, int], Path]]:
+        """Row range and path of every shard file, whole or torn, from one look at the folder.
+
+        Of one range there are several where two runs rounded differently.
+        """
+        return [
+            ((int(named[1]), int(named[2])), path)
+            for path in sorted(self.path.glob("*-*.*.safetensors"), reverse=True)
+            if (named := _NAMES.fullmatch(path.name))  # others are copies that a file manager or an archive left
+        ]
+
     def listing(self) -> dict[tuple[int, int], Path]:
-        """Shard files by row range, whole or torn, from one look at the folder."""
-        found = {}
-        for path in sorted(self.path.glob("*-*.*.safetensors"), reverse=True):
-            if named := _NAMES.fullmatch(path.name):  # others are copies that a file manager or an archive left
-                found[int(named[1]), int(named[2])] = path
-        return found
+        """One shard file a row range: the first by name."""
+        return dict(self.files())
 
     def sound(self, path: Path) -> bool:
         """Whether a shard is there with the bytes that its name promises; a torn one is deleted."""
@@ -171,7 +178,7 @@ class Part:
         shards = [shard.path.name for shard in self.shards()]
         write_json(self.path / "done.json", sealed({"shards": shards, "about": dict(about)}))
         spans = set(self.spans)
-        for span, path in self.listing().items():
+        for span, path in self.files():
             if span not in spans:  # of other rows per shard, which a part.json said that was torn since
                 path.unlink(missing_ok=True)
 

@@ -109,11 +109,14 @@ def sweep(
 
     Raises:
         StoreError: the disk is too small, full or read-only.
-        DataError: there are no rows, or a row cannot be decoded or has changed since the manifest was made.
+        DataError: there are no rows, or none in a batch; a row cannot be decoded, or has changed since the manifest was
+            made.
         WorkerError: the system killed a decoding process.
     """
     if not len(manifest):
         raise DataError(f"{manifest.name} has no rows for this pass", expected="at least one row", got="0")
+    if batch_size < 1:
+        raise DataError(f"a batch of {batch_size} rows", expected="one at least")
     if dtype not in DTYPES:
         raise StoreError(f"storage type {dtype!r} is unknown", expected=", ".join(DTYPES))
     base = _base(network, manifest, cache, dtype)

@@ -279,3 +279,28 @@ def diagonal(operator: Operator) -> Tensor:
         units[torch.arange(start, stop), torch.arange(stop - start)] = 1.0
         out[start:stop] = operator.apply(units)[start:stop].diagonal()
     return out
+
+
+@dense.register
+def _(operator: _Sum) -> Tensor:
+    return operator.first.dense() + operator.second.dense()
+
+
+@diagonal.register
+def _(operator: _Sum) -> Tensor:
+    return operator.first.diagonal() + operator.second.diagonal()
+
+
+@dense.register
+def _(operator: _Multiple) -> Tensor:
+    return operator.operator.dense() * operator.factor
+
+
+@diagonal.register
+def _(operator: _Multiple) -> Tensor:
+    return operator.operator.diagonal() * operator.factor
+
+
+@diagonal.register
+def _(operator: Identity) -> Tensor:
+    return torch.ones(operator.shape[0], dtype=operator.dtype, device=operator.device)

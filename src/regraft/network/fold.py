@@ -67,8 +67,8 @@ def fold(network: Network) -> Folding:
     """The same function with BatchNorm folded away where the layer before it can take it.
 
     A BatchNorm is folded if it runs once a pass, on the very output of a convolution (plain or transposed) or
-    linear layer that runs once and shares its weights with nobody, and if the outputs agree afterwards: to 1e-9 in
-    float64, so that in the network's own dtype they agree to rounding, and do not change where nothing but the
+    linear layer that runs once, if both share their parameters with nobody, and if the outputs agree afterwards: to
+    1e-9 in float64, so that in the network's own dtype they agree to rounding, and do not change where nothing but the
     BatchNorm sees what the layer gives. All others are listed with the reason.
 
     Cost: a few passes of two example rows in float64, and one more for each BatchNorm that fails that check.
@@ -185,8 +185,10 @@ def _candidates(network: Network) -> tuple[list[Fold], list[tuple[str, str]]]:
                 reason = f"{into} before it is used {max(watch.calls[into], taken[into])} times"
             elif not {"weight", "bias"} <= parts[into]._parameters.keys() or parts[into]._parameters["weight"] is None:
                 reason = f"{into} before it computes its weights from others"
-            elif any(uses[id(p)] > 1 for p in parts[into]._parameters.values() if p is not None):
+            elif _shared(parts[into], uses):
                 reason = f"{into} before it shares its weights"
+            elif _shared(norm, uses):
+                reason = "it shares its parameters"
             elif isinstance(parts[into], nn.Linear) and watch.rank[path] != 2:
                 reason = f"{into} before it keeps its outputs on another axis"
         if reason:
@@ -195,6 +197,10 @@ def _candidates(network: Network) -> tuple[list[Fold], list[tuple[str, str]]]:
             pairs.append(Fold(path, into))
     order = list(watch.given)
     return sorted(pairs, key=lambda pair: order.index(pair.norm)), kept
+
+
+def _shared(part: nn.Module, uses: Mapping[int, int]) -> bool:
+    return any(uses[id(value)] > 1 for value in part._parameters.values() if value is not None)
 
 
 def _obstacle(path: str, norm: nn.Module, watch: _Watch) -> str:

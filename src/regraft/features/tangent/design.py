@@ -188,7 +188,7 @@ class Tangent(Design):
         """
         count = self.n_rows if index is None else index.numel()
         self._read += count
-        if (self._read > self.n_rows or self._engine.cache is not None) and self._before is not None:
+        if (self._read > self.n_rows or self.prepared) and self._before is not None:
             for start, rows, values in self._before.prepared().read(index, size):
                 yield start, start + rows, Kept(self._before.replay, values, rows)
         elif index is None:
@@ -240,7 +240,8 @@ class Tangent(Design):
     @property
     def prepared(self) -> bool:
         """Whether the values that products need are those of all rows."""
-        return self._engine.cache is not None
+        engine = vars(self).get("_engine")  # which is made, in a while, when a product is asked for
+        return engine is not None and engine.cache is not None
 
     def keep(self) -> Tangent:
         """Keep what comes before θ₂ from the first kernel on, where it fits: its rows will be read more than once.

@@ -53,7 +53,7 @@ class Engine:
         fast: bool,
         memory: int,
     ) -> None:
-        self.feed, self.batch_size, self.memory = feed, max(1, int(batch_size)), memory
+        self.feed, self.batch_size, self.memory = feed, batch_size, memory
         self._source = network
         self.shapes = {name: tuple(network.params[name].shape) for name in names}
         few = feed.some([0, feed.rows // 2, feed.rows - 1])

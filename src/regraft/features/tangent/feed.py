@@ -109,12 +109,13 @@ def _joined(inputs: Any) -> Any:
         length(batch)
     try:
         if isinstance(inputs[0], Mapping):
-            return {name: torch.cat([batch[name] for batch in inputs]) for name in inputs[0]}
+            names = dict.fromkeys(name for batch in inputs for name in batch)
+            return {name: torch.cat([batch[name] for batch in inputs]) for name in names}
         return torch.cat(list(inputs))
     except (RuntimeError, KeyError, TypeError) as error:
         raise DataError(
             "the batches do not fit together",
-            expected="equal shapes but for the rows",
-            got=first_line(error),
+            expected="the same tensors, of equal shapes but for the rows",
+            got=f"one without {error}" if isinstance(error, KeyError) else first_line(error),
             do="pad them to one length, or give a Manifest",
         ) from error

@@ -38,6 +38,7 @@ _ELEMENTWISE = frozenset(
      torch.ops.aten.silu_backward.default, torch.ops.aten.hardswish_backward.default)
 )  # fmt: skip
 _PROGRAMS = 6  # numbers of rows that have graphs of their own at a time, besides the usual one
+_DEPENDS = "its operations depend on the number of rows"
 _RARE = 2  # so often a number of rows is padded to a larger one before it has graphs of its own
 
 
@@ -96,7 +97,8 @@ class Graph:
             sizes: rows of most batches.
 
         Raises:
-            GraphError: a value does not keep its rows on one axis, or products from a cache differ.
+            GraphError: a value does not keep its rows on one axis, products from a cache differ, or the largest of the
+                sizes has other operations.
         """
         size, *larger = sorted({max(3, size) for size in sizes})
         self._usual |= {size, *larger}
@@ -111,6 +113,8 @@ class Graph:
         for rows in (size, *larger):
             if rows not in self._programs and rows not in self._refused and not self._added(rows):
                 self._refused.add(rows)
+        if max((size, *larger)) > max(self._programs):  # to no other number can so many rows be padded
+            raise GraphError(_DEPENDS)
 
     def _found(self, size: int) -> tuple[list[RowAxis], list[bool]]:
         """Where each cached value keeps its rows, and which are kept with their channels last."""
@@ -118,7 +122,7 @@ class Graph:
         self._programs[size] = full = self._trace(size)
         two = self._programs[2]
         if len(full.shapes) != len(two.shapes):
-            raise GraphError("its operations depend on the number of rows")
+            raise GraphError(_DEPENDS)
         for (a, _), (b, _) in zip(full.shapes, two.shapes):
             form = row_axis(a, b, size)
             if form is None or form.axis < 0:
@@ -182,7 +186,7 @@ class Graph:
                 if len(rare) >= _PROGRAMS:
                     del self._programs[rare[0]]
             elif not larger:
-                raise GraphError("its operations depend on the number of rows")
+                raise GraphError(_DEPENDS)
             else:
                 self._refused.add(rows)
         size = min(larger)

@@ -59,13 +59,16 @@ def ntk(
             rows the rounding of K hides what tells rows apart: float64 is then worth its time.
 
     Raises:
-        ModelError: a design that is no tangent's, two of different parameters, or another form.
+        ModelError: a design that is no tangent's, two of different parameters, two networks whose derivatives are found
+            in different ways, or another form.
 
     Paper: Maddox et al. (2021), Section 3.
     """
     left, right = _side(rows), None if other is None else _side(other)
     if other is not None and other.shapes != rows.shapes:
         raise ModelError("a kernel between two tangents", expected="the same parameters", got="others")
+    if right is not None:
+        _check_alike(left, right)
     if form != "full":
         return kernel_between(left, right, deviations_of(rows, prior), form, memory, progress, dtype)
     left, mixed = _independent(left)
@@ -137,6 +140,23 @@ def _side(rows: Design, index: Tensor | None = None, vectors: Tensor | None = No
         )
     outputs = rows.n_outputs if vectors is None else len(vectors)
     return Side(rows.tape, rows, index, vectors, outputs, rows.batch_size)
+
+
+def _check_alike(left: Side, right: Side) -> None:
+    """Two sides are read by the layers of one: those of the other must be of the same kind."""
+    if right.tape is left.tape:
+        return
+    ways, others = (
+        {name: (layer.path, layer.found, layer.flat) for layer in side.tape.layers for name in layer.names.values()}
+        for side in (left, right)
+    )
+    if other := next((name for name in ways if ways[name] != others[name]), None):
+        raise ModelError(
+            "a kernel between two tangents",
+            expected="derivatives that are found alike",
+            got=f"another of {other}",
+            do="make the one from the other with Tangent.on where the network is the same; else multiply their rows",
+        )
 
 
 def _independent(side: Side) -> tuple[Side, Tensor | None]:

@@ -7,7 +7,7 @@ forward and one backward an output give the whole Jacobian of a batch without a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ __all__ = ["Layer", "Seen", "Tape"]
 
 Found = Literal["rule", "tiled", "rows", "singly"]
 _AGREE = {torch.float64: 1e-8, torch.float32: 1e-3}
+_LEAST = 1e-3  # of the network's largest derivative: what is less may be rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,21 +146,20 @@ class Tape:
         outputs = self._forward(few)[0].shape[1]
         probe = torch.randn((1, outputs), generator=torch.Generator().manual_seed(0)).to(self.like)
         wanted = self._one_by_one(few, probe, self.names)
-        scale = max(float(value.abs().max()) for value in wanted.values())
-        limit = _AGREE.get(self.like.dtype, 5e-2) * max(scale, 1e-30)
         good: list[Layer] = []
         for seen in self.read(few, probe, self.layers):
-            if self._agrees(seen, {inner: wanted[name][0] for inner, name in seen.layer.names.items()}, limit):
+            own = {inner: wanted[name][0] for inner, name in seen.layer.names.items()}
+            if self._agrees(seen, own, self._limit(wanted, seen.layer.names.values())):
                 flat = len(seen.given) == 1 and is_flat(seen.module, seen.given[0])
                 good.append(replace(seen.layer, flat=flat, tried=True))
         covered = {name for layer in good for name in layer.names.values()}
         rest = [name for name in self.names if name not in covered]
         first = [name for name in rest if self._params[name].ndim > 1 and len(self._params[name]) == 1]
-        if first and not alone and self._agree(self._tiled, few, probe, wanted, first, limit):
+        if first and not alone and self._agree(self._tiled, few, probe, wanted, first):
             good.append(self._unruled(first, "tiled"))
             rest = [name for name in rest if name not in first]
         if rest:
-            together = self._agree(self._all_at_once, few, probe, wanted, rest, limit)
+            together = self._agree(self._all_at_once, few, probe, wanted, rest)
             good.append(self._unruled(rest, "rows" if together else "singly"))
         return tuple(good)
 
@@ -174,15 +174,19 @@ class Tape:
         probe: Tensor,
         wanted: Mapping[str, Tensor],
         names: Sequence[str],
-        limit: float,
     ) -> bool:
         """Whether the network runs with parameters of its own for every row, and gives the same derivatives."""
         try:
             found = way(few, probe, names)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError):
             return False  # what vmap, or the network, cannot do
-        same = all(found[name].shape == wanted[name].shape for name in names)
+        same, limit = all(found[name].shape == wanted[name].shape for name in names), self._limit(wanted, names)
         return same and all(float((found[name] - wanted[name]).abs().max()) <= limit for name in names)
+
+    def _limit(self, wanted: Mapping[str, Tensor], names: Iterable[str]) -> float:
+        """By how much they may differ: of their own size, for others may be a thousand times as large."""
+        own, largest = (max(float(wanted[name].abs().max()) for name in some) for some in (names, wanted))
+        return _AGREE.get(self.like.dtype, 5e-2) * max(own, _LEAST * largest, 1e-30)
 
     def _tiled(self, few: Any, probe: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         (seen,) = self.read(few, probe, [self._unruled(names, "tiled")])
@@ -205,8 +209,8 @@ class Tape:
         return next(iter(self._params.values()))
 
     def place(self, batch: Any) -> Any:
-        """The batch on the network's device, floats in the dtype of the arithmetic."""
-        return cast(self.network, batch, self.like.dtype)
+        """A copy of the batch, which the network may write into, on its device and in the dtype of the arithmetic."""
+        return pytree.tree_map(torch.clone, cast(self.network, batch, self.like.dtype))
 
     @property
     def path(self) -> tuple[str, ...]:
