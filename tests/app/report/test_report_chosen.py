@@ -373,6 +373,18 @@ def test_a_lower_metric_is_best_at_its_lowest() -> None:
     assert "best after epoch 1" in plain(training.training(upward).lead)
 
 
+def test_accuracy_by_epoch_is_drawn_as_no_other_metric() -> None:
+    """Of training rows a run knows the accuracy, whatever it is judged by."""
+    figure = chosen_samples.training()
+    for metric, drawn in (("accuracy", [0, 1, 1, 1]), ("roc-auc", [1, 1, 1])):
+        view = training.training(replace(samples.minimal(), figures={"training": {**figure, "metric": metric}}))
+        assert sorted(line.style for line in view.graphs[0].paths) == drawn
+    for run in figure["runs"]:
+        run["epochs"] = [{**row, "validation": None} for row in run["epochs"]]
+    view = training.training(replace(samples.minimal(), figures={"training": {**figure, "metric": "roc-auc"}}))
+    assert [graph.title for graph in view.graphs] == ["Loss by epoch"]
+
+
 def test_a_training_without_held_out_rows_draws_the_loss_alone() -> None:
     epochs = [{"epoch": 1, "loss": 0.5, "train": None, "validation": None}, {"epoch": 2, "loss": math.nan}]
     figure = {"runs": [{"name": "a", "role": "final", "steps": 2, "status": "diverged", "epochs": epochs}]}
