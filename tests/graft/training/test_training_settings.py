@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -153,7 +154,9 @@ def test_errors_are_shown_as_errors_and_the_least_is_the_best(tmp_path):
 @pytest.mark.parametrize("average", [None, 0.9])
 def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_path, average):
     train = replace(QUICK, config=replace(CONFIG, steps=80, loop=Loop(average=average, patience=2)), lrs=(0.03,))
-    head = problem(relabelled(toy_manifest(60), np.arange(0, 60, 3)), tmp_path, train=train).solve()
+    one = problem(relabelled(toy_manifest(60), np.arange(0, 60, 3)), tmp_path, train=train)
+    one.work.instruments = "cheap"
+    head = one.solve()
     twin = head.judged[0]
     assert twin.outcome.status == "stopped"
     scores = [epoch.validation_score for epoch in twin.outcome.history]
@@ -164,6 +167,9 @@ def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_pa
     assert head.choice.reached == pytest.approx(best * 3 / 80)
     assert head.last.outcome.steps == round(best * 3 / 80 * 80)
     assert head.last.outcome.status == "stopped"
+    begun = math.ceil(best * 3 / 4)  # all rows are four batches: the last epoch may be a part of one
+    assert [epoch.epoch for epoch in head.last.outcome.history] == list(range(1, begun + 1))
+    assert head.seen["instruments"]["drift"]["course"][-1]["epoch"] == begun
     assert head.status.converged
     assert "stopped-early" in codes(head)
 

@@ -188,7 +188,7 @@ class Trial:
         try:
             self.outcome = run.advance(self.stop or run.total, progress=lambda *_: work.step(), sparing=True)
             if self.stop is not None and run.step == self.stop < run.total:
-                self.outcome = replace(self.outcome, status="stopped", message=f"stopped after {run.step} steps")
+                self.outcome = run.end(f"stopped after {run.step} steps")
                 if run.average is not None:
                     module.load_state_dict(run.average.tensors)
             work.passed(len(looked_at))
