@@ -13,6 +13,7 @@ import torch
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from tests.graft.training.test_finetune import normed
 from tests.graft.training.test_training_problem import CONFIG, LAST, QUICK, problem, quick, relabelled, wide
+from tests.network.texts import make_bert, make_tokenizer
 
 import regraft
 from regraft.app.report.training import training
@@ -33,7 +34,7 @@ from regraft.graft.training.refit import Refit
 from regraft.graft.training.start import start
 from regraft.graft.training.trial import Trial
 from regraft.heads import Response, score
-from regraft.network import About, ArrayPreprocess, Network
+from regraft.network import About, ArrayPreprocess, Network, load
 
 MLP = Probe(1, hidden=5)
 
@@ -119,6 +120,16 @@ def test_counting_a_step_moves_no_statistic():
     before = {name: value.clone() for name, value in module.state_dict().items()}
     assert step_flops(module, ManifestRows.of(normed(), manifest)) > 0
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_a_step_of_texts_costs_the_same_in_any_order(tmp_path):
+    network = load(str(make_bert(tmp_path, make_tokenizer())))
+    texts, found = ["bad film"] * 4 + ["a good film, " + "very " * 9] * 4, []
+    for rows in (texts, texts[::-1]):
+        manifest = scan(([f"{text} {number}" for number, text in enumerate(rows)], ["up", "down"] * 4))
+        module = grafted(start(network, manifest), labelled(manifest))
+        found.append(step_flops(module, ManifestRows.of(network, manifest)))
+    assert found[0] == found[1]
 
 
 def test_planned_steps_cover_probing_through_the_network(tmp_path):
