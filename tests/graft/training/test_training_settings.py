@@ -655,6 +655,9 @@ def test_a_short_training_is_the_whole_one_in_small():
         rates = [trial.config.schedule.scale(round(part * trial.total), trial.total) for trial in (whole, short)]
         assert rates[0] == pytest.approx(rates[1], abs=0.05)
     assert whole.shortened(1e-9).total == 1
+    averaged = replace(whole, config=replace(config, loop=Loop(average=0.99)))
+    first = [trial.config.loop.average**trial.total for trial in (averaged, averaged.shortened(0.2))]
+    assert first[0] == pytest.approx(first[1])  # what the first weights are of the average at the end
 
 
 def test_one_epoch_and_one_training_are_counted_as_one(tmp_path):

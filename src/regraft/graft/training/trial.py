@@ -138,14 +138,17 @@ class Trial:
     failed: str = ""
 
     def shortened(self, share: float) -> Trial:
-        """A training of ``share`` of the steps that is complete in itself: its schedule comes down to its end.
+        """A training of ``share`` of the steps that is complete in itself: its schedule comes down to its end, and an
+        average of the weights reaches as far back in proportion.
 
         What stands for the whole training is a short one and not its beginning, because in the middle of a schedule
         a high rate looks worse than it will have been (Wu, Ren, Liao, Grosse, "Understanding short-horizon bias in
         stochastic meta-optimization", ICLR 2018).
         """
         schedule = replace(self.config.schedule, warmup=round(share * self.config.schedule.warmup))
-        config = replace(self.config, epochs=None, steps=shorter(self.total, share), schedule=schedule)
+        beta = self.config.loop.average
+        loop = replace(self.config.loop, average=None if beta is None else beta ** (1 / share))
+        config = replace(self.config, epochs=None, steps=shorter(self.total, share), schedule=schedule, loop=loop)
         return replace(self, config=config, share=share)
 
     @property
