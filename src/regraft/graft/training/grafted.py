@@ -53,7 +53,8 @@ class Grafted(nn.Module):
         shift, spread: ``(C,)`` for regression.
 
     Raises:
-        RecipeError: the view takes roots, whose slope at zero is infinite, or a pattern freezes nothing.
+        RecipeError: the view takes roots, whose slope at zero is infinite, the model reads derivatives or has error
+            bars, or a pattern freezes nothing.
     """
 
     def __init__(
@@ -71,6 +72,12 @@ class Grafted(nn.Module):
                 expected="the scaling 'none' or 'unit'",
                 got="roots, whose slope at zero is infinite",
                 do="solve the head with another scaling",
+            )
+        if adapted.tangent is not None or adapted.posterior is not None:
+            raise RecipeError(
+                "what derivatives add to a prediction, and its error bars, would be lost in training",
+                expected="a head on features alone",
+                do="begin at that of another method, such as probe",
             )
         self.adapted, self.tuning = adapted, tuning or Tuning()
         self.network = copy.deepcopy(adapted.network)
