@@ -197,6 +197,8 @@ def test_what_is_judged_is_what_is_returned(tmp_path, average, stop):
     trial.stop = stop
     model = trial.train(one.work)
     assert trial.outcome.status == "stopped"
+    looks = 1 if stop else 1 + len(trial.outcome.history)  # at the end, and with patience after every epoch
+    assert one.work.rows == 15 * trial.outcome.steps + 20 * looks
     found = model.predict_proba(manifest.take(np.arange(60, 80))).probabilities
     np.testing.assert_allclose(torch.softmax(trial.outputs.double(), 1), found, atol=1e-6)
     truth = held.rows.labels

@@ -186,7 +186,7 @@ class Trial:
         if self.watch is not None:
             self.watch.begin(module, self.rows)
         run.open()
-        before = run.step
+        before, scored = run.step, len(run.history)
         work.earlier.setdefault(run.folder, before)
         try:
             self.outcome = run.advance(self.stop or run.total, progress=lambda *_: work.step(), sparing=True)
@@ -203,6 +203,8 @@ class Trial:
             self.said, self.outcome = error.what, error.outcome
             return None
         finally:
+            if judges is not None:
+                work.passed(len(judges) * (len(run.history) - scored))
             rows = round((run.step - before) * len(self.rows) / run.per_epoch)
             if rows:
                 kind = (self.tuning, *(block.name for block in self.head.plan.blocks))
