@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from tests.graft.dense.scenes import network as scenes
+from tests.graft.training.test_training_problem import wide
 
 import regraft
 from regraft.data import scan
@@ -189,6 +190,14 @@ def test_the_head_after_training_is_said_apart(tmp_path, method):
     kept = _price(runs[0].record)[0]["stored_bytes"]  # nothing of the network's own head, which gives way
     beside = next(row["stored_bytes"] for row in _price(runs[1].record) if row["name"] == "finetune")
     assert kept == beside == estimate(*ready(tmp_path, recipes[0])).artifact_bytes
+
+
+@pytest.mark.parametrize("settings", [{}, {"freeze": ("conv1.*", "norm.*")}, {"batchnorm": "frozen"}, {"head": "mlp"}])
+def test_the_bytes_of_a_trained_backbone_are_those_of_what_moves(tmp_path, settings):
+    recipe, options = METHODS["finetune"].altered(tau=1, steps=2, lr=1e-2, **settings), Options(cache=tmp_path)
+    said = estimate(prepare(toy_manifest(60), wide(), method=recipe, options=options), options).artifact_bytes
+    kept = _price(regraft.adapt(toy_manifest(60), wide(), method=recipe, options=options).record)[0]["stored_bytes"]
+    assert said == kept
 
 
 @pytest.mark.parametrize("split", [("test",), ("validation", "test"), ()])

@@ -13,7 +13,7 @@ from torch import nn
 from regraft.data import Manifest
 from regraft.features import grid_of
 from regraft.graft.adapted.model import Adapted
-from regraft.graft.cost.pricing import finals, head_shape
+from regraft.graft.cost.pricing import below_head, finals, head_shape
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import Objective
 from regraft.graft.loop.train import TrainConfig, Training, train
@@ -31,7 +31,7 @@ from regraft.graft.training.probing import FeatureRows, probing_config, starting
 from regraft.graft.training.problem import live_steps, planned
 from regraft.record import Cost
 
-__all__ = ["training_cost"]
+__all__ = ["changed_bytes", "training_cost"]
 
 _PROBED, _LOOKED_AT = 2_000, 12  # rows of timed epochs of head probing, and of dear instruments, at most
 _STILL = 1e-12  # a learning rate that moves nothing
@@ -82,6 +82,16 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
         passes = kept * passed / len(ready.manifest)
         costs.append(Cost("instruments", kept * took, backbone_passes=passes, flops=kept * passed * whole // 3))
     return tuple(costs)
+
+
+def changed_bytes(ready: Prepared) -> int:
+    """Of the backbone's tensors that training changes, whole, without those of its own head; of layers under a new
+    head too."""
+    task = Task(ready.fit.labels, None, ready.metric)
+    module = Grafted(_start(ready, task), training_stage(ready).tuning)
+    moving, held = set(module.moving), module.backbone.state_dict()
+    kept = below_head(module.network, {name: value for name, value in held.items() if name in moving})
+    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
 
 def _some(ready: Prepared, config: TrainConfig, seed: int) -> tuple[Manifest, Task]:

@@ -150,6 +150,16 @@ class Grafted(nn.Module):
         finally:
             self.train(was)
 
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The backbone's tensors that training may change: parameters that ask for a gradient, and what normalisation
+        keeps where it follows the batches."""
+        parameters = [name for name, value in self.backbone.named_parameters() if value.requires_grad]
+        with self.settled() as busy:
+            parts = {path: self.backbone.get_submodule(path) for path in busy}
+        return (*parameters, *(f"{path}.{name}" for path, part in parts.items() if isinstance(part, _NORMS)
+                               for name, _ in part.named_buffers(recurse=False)))  # fmt: skip
+
     def _follows(self, path: str, norm: nn.Module) -> bool:
         """Whether a normalisation layer uses the batch's statistics, and its running ones follow."""
         if any(path == part or path.startswith(f"{part}.") for part in self.anew):
