@@ -41,7 +41,8 @@ class Trial:
     validation: str
     best: str
     final: bool
-    raw: tuple[float, float, float, float]  # steps, epochs, loss, held-out score: what sorting compares
+    # steps, epochs, loss, held-out score, best epoch: what sorting compares
+    raw: tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,13 @@ def _lead(
         sentence += (
             f" On rows it did not train on it was best after epoch {words.count(best[0])}: {shown.write(best[1])}."
         )
+        apart = score is not None and shown.write(score) != shown.write(best[1])
+        if apart and read.text(judged.get("status")) == "completed":
+            sentence += f" At its end, whose weights count, it reached {shown.write(score)}."
     elif score is not None:
         sentence += f" On held-out rows {'it' if judged is first else 'its twin'} reached {shown.write(score)}."
     if best is not None or score is not None:
         sentence += " The score at the top is of rows that had no part in this."
-    total = sum(read.number(run.get("steps")) or 0.0 for run in runs)
-    if len(runs) > 1 and total:
-        sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
     return sentence
 
 
@@ -232,5 +233,11 @@ def _trial(run: Mapping[str, Any], shown: Measure, final: bool) -> Trial:
         validation=shown.write(score),
         best=words.count(best[0]) if best else "",
         final=final,
-        raw=(steps or 0.0, float(len(_epochs(run))), losses[-1][1] if losses else 0.0, score or 0.0),
+        raw=(
+            steps or 0.0,
+            float(len(_epochs(run))),
+            losses[-1][1] if losses else 0.0,
+            score or 0.0,
+            best[0] if best else 0.0,
+        ),
     )
