@@ -156,7 +156,7 @@ def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, mon
     assert list(words)[:6] == ["would adapt", "task", "sweep", "solve", "features", "artifact"]
     assert words["task"].endswith("4 classes (colour0, colour1, colour2, colour3), 48 rows")
     assert "a linear probe: 1 backbone pass" in words["beside"]
-    assert "fine-tuning by 500 steps of 64 rows" in out
+    assert re.search(r"fine-tuning by 500 steps of 64 rows: [\d.,]+ backbone passes forward and back", out)
     assert "1 backbone pass," in words["sweep"]
     assert "pass" not in words["solve"]
     crossing = regraft("adapt", photos, *MODEL, "--method", "gradient", "--dry-run")[1]

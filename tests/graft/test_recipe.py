@@ -12,7 +12,7 @@ import pytest
 import regraft.graft
 from regraft.errors import RecipeError
 from regraft.features import Taps
-from regraft.graft import METHODS, Features, Gradients, Probe, Recipe, Select, SetHead, Solve, Train
+from regraft.graft import METHODS, Features, Gradients, Probe, Recipe, Reinitialise, Select, SetHead, Solve, Train
 from regraft.graft.recipe import find_recipe
 
 
@@ -98,7 +98,9 @@ def test_features_that_the_reader_of_the_last_layer_would_leave_aside_are_refuse
     taps = Taps(("embedding",), (None,))
     Recipe("fits", "", (Features(taps, ("none",)), *reader))
     for before in ((Features(),), (Features(taps, ("unit",)),), (Features(taps, ("none",)), Select(), Solve())):
-        with pytest.raises(RecipeError, match=r"last layer as it is; expected Features\(Taps\(\('embedding'"):
+        solved = isinstance(reader[0], Probe) and len(before) > 1  # and probed again
+        words = "one Probe or Solve" if solved else r"last layer as it is; expected Features\(Taps\(\('embedding'"
+        with pytest.raises(RecipeError, match=words):
             Recipe("else", "", (*before, *reader))
 
 
@@ -122,6 +124,31 @@ def test_what_a_refitted_head_would_leave_aside_is_refused(stage):
 def test_what_cannot_be_chosen_after_a_training_is_refused(select, solve):
     with pytest.raises(RecipeError, match=r"fast search alone, on one fold|names strengths"):
         Recipe("refit", "", (Features(), Solve(), Train(), Features(), select, solve))
+
+
+_LAST = Features(Taps(("embedding",), (None,)), ("none",))
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ((_LAST, Probe(1), Train(), Features()), "expected Features and Solve after Train"),
+        ((_LAST, Probe(1), Train(), Features(), Select()), "expected Features and Solve after Train"),
+        ((_LAST, Solve(), Train(), Features()), "expected Features and Solve after Train"),
+        ((_LAST, Probe(1), Train(), Features(), Features(), Solve()), "expected Features and Solve after Train"),
+        ((_LAST, Probe(1)), "one Probe or Solve, then Train; got Features → Probe"),
+        ((_LAST, Solve(), Probe(1), Train()), "one Probe or Solve, then Train"),
+        ((_LAST, Probe(1), Probe(4), Train()), "one Probe or Solve, then Train"),
+        ((Reinitialise(), Reinitialise(1), _LAST, Probe(0), Train()), "one Reinitialise, as the first stage"),
+        ((_LAST, Probe(0), Reinitialise(1), Train()), "one Reinitialise, as the first stage"),
+        ((_LAST, Probe(1, hidden=16), Train(or_frozen=True)), r"got Probe\(hidden=16\)"),
+        ((_LAST, Probe(1, aspp=True), Train(or_frozen=True)), r"got Probe\(aspp=True\)"),
+        ((Reinitialise(2), _LAST, Probe(1), Train(or_frozen=True)), r"got Reinitialise\(2\)"),
+    ],
+)
+def test_stages_that_a_training_would_leave_aside_are_refused(stages, words):
+    with pytest.raises(RecipeError, match=words):
+        Recipe("wrong", "", stages)
 
 
 def test_the_documented_stages_are_exported():

@@ -116,7 +116,7 @@ def _beside(record: Record) -> list[tuple[str, str]]:
     if tuned := rows.get("finetune"):
         took = f", about {duration(tuned['seconds'])} of the backbone" if tuned["seconds"] else ""
         steps = f"{counted(price['finetune']['steps'], 'step')} of {counted(price['finetune']['batch'], 'row')}"
-        work = f"{tuned['passes']:.0f} passes' work"
+        work = f"{_passes(tuned['passes'])} forward and back"
         lines.append(f"fine-tuning by {steps}: {work}{took}, {size(tuned['stored_bytes'])} (counted)")
     return [("" if i else "beside", line) for i, line in enumerate(lines)]
 

@@ -13,6 +13,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.changes import PROBING, SETTINGS, Changes
 from regraft.graft.stages.features import SOLVERS, Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
+from regraft.graft.stages.order import check_training
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 
@@ -40,8 +41,8 @@ class Recipe:
     """A named tuple of stages.
 
     Raises:
-        RecipeError: a stage needs what no stage before it yields, there is no stage, or a head is asked for that
-            nothing solves.
+        RecipeError: a stage needs what no stage before it yields, or would be passed over, there is no stage, or a head
+            is asked for that nothing solves.
     """
 
     name: str
@@ -67,13 +68,7 @@ class Recipe:
                 expected="a Solve stage",
                 do="end the recipe with Solve()",
             )
-        if strange := [type(s).__name__ for s in self._late if not isinstance(s, Features | Select | Solve)]:
-            raise RecipeError(
-                f"recipe {self.name!r}: a head that is solved after a training reads features of its layers",
-                expected="Features, Select and Solve after Train, or nothing",
-                got=", ".join(strange),
-                do=f"leave {strange[0]} out, or put it before Train",
-            )
+        check_training(self.name, self.stages)
         if any(solve.penalty != "l2" for solve in self.solves) and (self.select or self.gradients):
             raise RecipeError(
                 f"recipe {self.name!r} has a sparse penalty beside {'chosen' if self.select else 'gradient'} features",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -376,6 +377,18 @@ def test_a_lower_metric_is_best_at_its_lowest() -> None:
     assert "best after epoch 1" in plain(training.training(upward).lead)
 
 
+def test_accuracy_by_epoch_is_drawn_as_no_other_metric() -> None:
+    """Of training rows a run knows the accuracy, whatever it is judged by."""
+    figure = chosen_samples.training()
+    for metric, drawn in (("accuracy", [0, 1, 1, 1]), ("roc-auc", [1, 1, 1])):
+        view = training.training(replace(samples.minimal(), figures={"training": {**figure, "metric": metric}}))
+        assert sorted(line.style for line in view.graphs[0].paths) == drawn
+    for run in figure["runs"]:
+        run["epochs"] = [{**row, "validation": None} for row in run["epochs"]]
+    view = training.training(replace(samples.minimal(), figures={"training": {**figure, "metric": "roc-auc"}}))
+    assert [graph.title for graph in view.graphs] == ["Loss by epoch"]
+
+
 def test_a_training_without_held_out_rows_draws_the_loss_alone() -> None:
     epochs = [{"epoch": 1, "loss": 0.5, "train": None, "validation": None}, {"epoch": 2, "loss": math.nan}]
     figure = {"runs": [{"name": "a", "role": "final", "steps": 2, "status": "diverged", "epochs": epochs}]}
@@ -395,7 +408,10 @@ def test_a_score_where_a_run_was_last_judged_goes_before_its_best_epoch() -> Non
     figure["runs"][1]["name"] = "lr 0.003, tau 16"
     view = training.training(replace(samples.minimal(), figures={"training": figure}))
     assert [plain(trial.validation) for trial in view.trials] == ["", *["50.0 %"] * 4]
-    assert "All 5 runs together took 1,800 steps." in plain(view.lead)
+    # the end's weights are those that were judged, but where a run was stopped
+    assert "best after epoch 12: 88.5 %. At its end, whose weights count, it reached 50.0 %." in plain(view.lead)
+    figure["runs"][1]["status"] = "stopped"
+    assert "At its end" not in training.training(replace(samples.minimal(), figures={"training": figure})).lead
 
 
 def test_the_twin_of_the_final_run_speaks_for_it() -> None:
@@ -405,7 +421,7 @@ def test_the_twin_of_the_final_run_speaks_for_it() -> None:
     figure["runs"] = [figure["runs"][0], other, best]
     assert training.training(replace(samples.minimal(), figures={"training": figure})).lead == (
         training.training(replace(samples.minimal(), figures={"training": chosen_samples.training()})).lead
-    ).replace("5\u00a0runs", "3\u00a0runs").replace("1,800", "1,500")
+    )
 
 
 def test_runs_without_an_epoch_are_named_and_held_out_scores_need_no_curve() -> None:
@@ -419,6 +435,15 @@ def test_runs_without_an_epoch_are_named_and_held_out_scores_need_no_curve() -> 
     assert (view.held_out, view.by_epoch) == (True, False)
     assert not any(line.chosen for graph in view.graphs for line in graph.paths)
     assert (view.trials[-1].name, view.trials[-1].epochs, view.trials[-1].loss) == ("lr 0.001", "0", "")
+    figure["runs"][1]["epochs"][0]["validation"] = 0.5
+    for part in figure["probing"]["taus"]:
+        part["energy"] = None  # as under layers that are probed with the head
+    html = render(replace(samples.minimal(), figures={"training": figure}))
+    row = re.search(r'<th scope="row">lr 0\.001</th>.*?</tr>', html, re.S)[0]
+    assert re.findall(r'data-value="([^"]*)"', row) == ["1.0", "0.0", "", "", ""]  # what is not known sorts last
+    assert "the accuracy is that of their last epoch, as they moved" in html
+    assert "leaves less energy" not in html
+    assert "leaves less energy" in render(samples.finetuned())
 
 
 def test_features_that_are_all_kept_lie_as_deep_as_all_and_save_nothing() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
+from tests.graft.dense.scenes import network as scenes
+from tests.graft.training.test_training_problem import wide
 
 import regraft
 from regraft.data import scan
@@ -16,6 +19,7 @@ from regraft.graft.cost.counts import gram_search_flops
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.cost.pricing import head_work, own_work, workload
 from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.loop.train import Training
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, prepare, swept
 from regraft.graft.recipe import METHODS, Recipe
@@ -118,6 +122,37 @@ def test_batches_of_one_row_are_priced(tmp_path):
     assert (2 * one.backbone_passes, 2 * one.flops) == (two.backbone_passes, two.flops)
 
 
+@pytest.mark.parametrize(
+    ("batch", "settings", "rows"),
+    [
+        (32, {}, 8 * 20),  # 40 rows are two batches of 20; the choice and the end have four steps each
+        (4, {"probe_augmented": True, "augment": "flip"}, 8 * 4 + 4 * 40),  # heads are probed by batches of up to 64
+    ],
+)
+def test_steps_are_priced_by_the_rows_that_they_take(batch, settings, rows):
+    recipe = METHODS["finetune"].altered(tau=2, steps=4, lr=0.01, train_batch=batch, **settings)
+    pictures = np.random.default_rng(0).integers(0, 256, (60, 32, 32, 3), dtype=np.uint8)
+    manifest = replace(scan((pictures, toy_arrays(60)[1])), split=("train",) * 40 + ("test",) * 20)
+    found, *_ = training.training_cost(prepare(manifest, scenes(), method=recipe), Options(instruments="none"))
+    assert found.backbone_passes == pytest.approx(rows / 60)
+
+
+@pytest.mark.parametrize("length", [{"steps": 1}, {"epochs": 1}, {"steps": 2}])
+def test_a_training_of_any_length_is_timed_by_a_whole_step(tmp_path, monkeypatch, length):
+    """A step takes a second here, and nothing else any time."""
+    clock, descend = [0.0], Training._descend
+
+    def slow(self, *batch):
+        clock[0] += 1
+        return descend(self, *batch)
+
+    monkeypatch.setattr(Training, "_descend", slow)
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+    recipe = METHODS["lp-ft"].altered(lr=1e30, train_batch=40, **length)
+    (found,) = training.training_cost(ready(tmp_path, recipe)[0], Options(instruments="none"))
+    assert found.seconds == 2 * next(iter(length.values()))
+
+
 def test_a_training_that_may_stop_early_is_priced_at_its_full_length(tmp_path):
     recipe = METHODS["lp-ft"].altered(steps=6, lr=0.01)
     whole, early = (estimate(*ready(tmp_path, each)).costs[1] for each in (recipe, recipe.altered(patience=2)))
@@ -155,6 +190,14 @@ def test_the_head_after_training_is_said_apart(tmp_path, method):
     kept = _price(runs[0].record)[0]["stored_bytes"]  # nothing of the network's own head, which gives way
     beside = next(row["stored_bytes"] for row in _price(runs[1].record) if row["name"] == "finetune")
     assert kept == beside == estimate(*ready(tmp_path, recipes[0])).artifact_bytes
+
+
+@pytest.mark.parametrize("settings", [{}, {"freeze": ("conv1.*", "norm.*")}, {"batchnorm": "frozen"}, {"head": "mlp"}])
+def test_the_bytes_of_a_trained_backbone_are_those_of_what_moves(tmp_path, settings):
+    recipe, options = METHODS["finetune"].altered(tau=1, steps=2, lr=1e-2, **settings), Options(cache=tmp_path)
+    said = estimate(prepare(toy_manifest(60), wide(), method=recipe, options=options), options).artifact_bytes
+    kept = _price(regraft.adapt(toy_manifest(60), wide(), method=recipe, options=options).record)[0]["stored_bytes"]
+    assert said == kept
 
 
 @pytest.mark.parametrize("split", [("test",), ("validation", "test"), ()])

@@ -295,7 +295,7 @@ def test_heads_on_masks_are_probed_as_is_said(folder, tmp_path, monkeypatch, giv
     taken = len(seen)
     assert taken >= 2  # for the choice and for the end
     estimate(prepare(str(folder), network(), method=recipe, ignore=IGNORE, options=options), options)
-    assert len(seen) - taken == (0 if "aspp" in given else 1)  # probing under an aspp is not timed
+    assert len(seen) - taken == 1
     for config in seen:
         assert config.optimiser.lr == expected[0]
         assert config.batch_size == pytest.approx(expected[1], rel=0.1 if expected[1] > 1000 else 0)

@@ -18,6 +18,7 @@ from regraft.data import Target, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Taps, plan, pool_batch
 from regraft.graft import Adapted, load_artifact, save_artifact
+from regraft.graft.adapted.tangent import TangentPart
 from regraft.graft.adapted.view import View
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.outputs import logits
@@ -316,6 +317,13 @@ def test_a_zero_row_has_a_zero_gradient_not_none_at_all():
 def test_roots_are_refused():
     with pytest.raises(RecipeError, match="slope at zero is infinite"):
         Grafted(many_taps(toy_network(), "root", False))
+
+
+def test_derivatives_that_a_training_would_drop_are_refused():
+    adapted = start(normed(), toy_manifest(30))
+    tangent = TangentPart(torch.ones(3, 2), Blocks({"fc.weight": torch.ones(1)}))
+    with pytest.raises(RecipeError, match=r"what derivatives add .* would be lost"):
+        Grafted(replace(adapted, tangent=tangent))
 
 
 # --------------------------------------------------------------------------------------------- training

@@ -320,11 +320,15 @@ def test_from_scratch_the_published_weights_have_no_say(tmp_path):
 
 
 def test_the_frozen_backbone_is_kept_where_training_does_no_better(tmp_path):
-    manifest = toy_manifest(60)
-    still = problem(manifest, tmp_path, train=replace(QUICK, lrs=(1e-12,), or_frozen=True)).solve()
+    manifest, train = toy_manifest(60), replace(QUICK, lrs=(1e-12,), or_frozen=True)
+    still = problem(manifest, tmp_path, train=train).solve()
     assert still.choice.frozen
     assert still.model.changed == {}
     assert still.status.iterations == 0
+    refit = Refit(Features(Taps(sizes=(16,)), ("unit",)), Solve(("ridge",), (1e-1, 1e-3)))
+    alike = problem(manifest, tmp_path, train=train, refit=refit).solve()
+    assert torch.equal(alike.held_out().probabilities, still.held_out().probabilities)
+    assert [finding.code for finding in alike.findings()] == [finding.code for finding in still.findings()]
     frozen = problem(manifest, tmp_path).frozen.solve()
     expected = frozen.adapted(still_task(manifest), wide(), plan(wide(), [LAST.taps])).predict_proba(manifest)
     np.testing.assert_allclose(still.model.predict_proba(manifest).probabilities, expected.probabilities, atol=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from tests.graft.training.test_finetune import normed
 from tests.graft.training.test_training_problem import CONFIG, LAST, QUICK, problem, quick, relabelled, wide
+from tests.network.texts import make_bert, make_tokenizer
 
 import regraft
 from regraft.app.report.training import training
@@ -32,7 +34,7 @@ from regraft.graft.training.refit import Refit
 from regraft.graft.training.start import start
 from regraft.graft.training.trial import Trial
 from regraft.heads import Response, score
-from regraft.network import About, ArrayPreprocess, Network
+from regraft.network import About, ArrayPreprocess, Network, load
 
 MLP = Probe(1, hidden=5)
 
@@ -120,6 +122,16 @@ def test_counting_a_step_moves_no_statistic():
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
+def test_a_step_of_texts_costs_the_same_in_any_order(tmp_path):
+    network = load(str(make_bert(tmp_path, make_tokenizer())))
+    texts, found = ["bad film"] * 4 + ["a good film, " + "very " * 9] * 4, []
+    for rows in (texts, texts[::-1]):
+        manifest = scan(([f"{text} {number}" for number, text in enumerate(rows)], ["up", "down"] * 4))
+        module = grafted(start(network, manifest), labelled(manifest))
+        found.append(step_flops(module, ManifestRows.of(network, manifest)))
+    assert found[0] == found[1]
+
+
 def test_planned_steps_cover_probing_through_the_network(tmp_path):
     probe = Probe(taus=(0, 2), batch_size=16)
     train = replace(QUICK, lrs=(0.1,), tuning=Tuning(norms="trained", anew=("norm",)))
@@ -153,7 +165,9 @@ def test_errors_are_shown_as_errors_and_the_least_is_the_best(tmp_path):
 @pytest.mark.parametrize("average", [None, 0.9])
 def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_path, average):
     train = replace(QUICK, config=replace(CONFIG, steps=80, loop=Loop(average=average, patience=2)), lrs=(0.03,))
-    head = problem(relabelled(toy_manifest(60), np.arange(0, 60, 3)), tmp_path, train=train).solve()
+    one = problem(relabelled(toy_manifest(60), np.arange(0, 60, 3)), tmp_path, train=train)
+    one.work.instruments = "cheap"
+    head = one.solve()
     twin = head.judged[0]
     assert twin.outcome.status == "stopped"
     scores = [epoch.validation_score for epoch in twin.outcome.history]
@@ -164,6 +178,9 @@ def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_pa
     assert head.choice.reached == pytest.approx(best * 3 / 80)
     assert head.last.outcome.steps == round(best * 3 / 80 * 80)
     assert head.last.outcome.status == "stopped"
+    begun = math.ceil(best * 3 / 4)  # all rows are four batches: the last epoch may be a part of one
+    assert [epoch.epoch for epoch in head.last.outcome.history] == list(range(1, begun + 1))
+    assert head.seen["instruments"]["drift"]["course"][-1]["epoch"] == begun
     assert head.status.converged
     assert "stopped-early" in codes(head)
 
@@ -180,6 +197,8 @@ def test_what_is_judged_is_what_is_returned(tmp_path, average, stop):
     trial.stop = stop
     model = trial.train(one.work)
     assert trial.outcome.status == "stopped"
+    looks = 1 if stop else 1 + len(trial.outcome.history)  # at the end, and with patience after every epoch
+    assert one.work.rows == 15 * trial.outcome.steps + 20 * looks
     found = model.predict_proba(manifest.take(np.arange(60, 80))).probabilities
     np.testing.assert_allclose(torch.softmax(trial.outputs.double(), 1), found, atol=1e-6)
     truth = held.rows.labels
@@ -638,6 +657,9 @@ def test_a_short_training_is_the_whole_one_in_small():
         rates = [trial.config.schedule.scale(round(part * trial.total), trial.total) for trial in (whole, short)]
         assert rates[0] == pytest.approx(rates[1], abs=0.05)
     assert whole.shortened(1e-9).total == 1
+    averaged = replace(whole, config=replace(config, loop=Loop(average=0.99)))
+    first = [trial.config.loop.average**trial.total for trial in (averaged, averaged.shortened(0.2))]
+    assert first[0] == pytest.approx(first[1])  # what the first weights are of the average at the end
 
 
 def test_one_epoch_and_one_training_are_counted_as_one(tmp_path):

@@ -111,8 +111,8 @@ def _notes(figure: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tupl
         notes.append("Its features came from the store: a first run takes one pass more.")
     if steps and batch and any(row.get("name") == "finetune" for row in rows):
         notes.append(
-            f"Fine-tuning: {words.count(steps)} steps of {words.count(batch)} rows, each step three forward passes of "
-            "its rows; every weight is stored."
+            f"Fine-tuning: {words.count(steps)} steps of {words.count(batch)} rows, a row of a step one pass and the "
+            "arithmetic of three forward passes; every weight is stored."
         )
     if any(read.amount(row, "seconds") for row in rows[1:]):
         notes.append(

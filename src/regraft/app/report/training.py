@@ -41,7 +41,8 @@ class Trial:
     validation: str
     best: str
     final: bool
-    raw: tuple[float, float, float, float]  # steps, epochs, loss, held-out score: what sorting compares
+    # steps, epochs, loss, held-out score, best epoch: what sorting compares
+    raw: tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,15 @@ def training(record: Record) -> Training | None:
     runs = read.rows(figure.get("runs"))
     if not any(map(_epochs, runs)):
         return None
-    shown = measure(read.text(figure.get("metric")) or read.text(read.mapping(record.task).get("metric")))
+    metric = read.text(figure.get("metric")) or read.text(read.mapping(record.task).get("metric"))
+    shown = measure(metric)
     begun = [run for run in runs if _epochs(run)]
     # of records that do not say which training is kept, the final one
     first = max(begun, key=lambda run: (read.flag(run.get("kept")), run.get("role") == "final"))
     stays = all(run.get("kept") is False for run in runs)
     judged = _judged(first, runs)
-    keys = ("train", "validation") if _best(judged, shown) else ("train",)
+    # what runs know of training rows is their accuracy
+    keys = ("train",) * (metric == "accuracy") + ("validation",) * (_best(judged, shown) is not None)
     trials = tuple(_trial(run, shown, run is first and not stays) for run in runs)
     graphs = (
         _curve("Score by epoch", first, judged, runs, keys, shown.label, shown.tick, shown.write, _better(shown)),
@@ -138,13 +141,13 @@ def _lead(
         sentence += (
             f" On rows it did not train on it was best after epoch {words.count(best[0])}: {shown.write(best[1])}."
         )
+        apart = score is not None and shown.write(score) != shown.write(best[1])
+        if apart and read.text(judged.get("status")) == "completed":
+            sentence += f" At its end, whose weights count, it reached {shown.write(score)}."
     elif score is not None:
         sentence += f" On held-out rows {'it' if judged is first else 'its twin'} reached {shown.write(score)}."
     if best is not None or score is not None:
         sentence += " The score at the top is of rows that had no part in this."
-    total = sum(read.number(run.get("steps")) or 0.0 for run in runs)
-    if len(runs) > 1 and total:
-        sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
     return sentence
 
 
@@ -168,13 +171,13 @@ def _curve(
     sign: float | None,
 ) -> Graph | None:
     """One plot: the final run's lines, and faintly the others' last key."""
-    drawn: list[tuple[Mapping[str, Any], str, int, bool]] = [(first, key, i, False) for i, key in enumerate(keys)]
-    if judged is not first and "validation" in keys:
-        drawn = [item for item in drawn if item[1] != "validation"] + [(judged, "validation", 1, False)]
-    solid = {(id(run), key) for run, key, _, _ in drawn}
-    others = [(run, keys[-1], len(keys) - 1, True) for run in runs if (id(run), keys[-1]) not in solid]
+    drawn = [(judged if key == "validation" else first, key, False) for key in keys]
+    solid = {(id(run), key) for run, key, _ in drawn}
+    others = [(run, key, True) for run in runs for key in keys[-1:] if (id(run), key) not in solid]
     series = [
-        (run, key, style, faint, found) for run, key, style, faint in [*others, *drawn] if (found := _series(run, key))
+        (run, key, int(key == "validation"), faint, found)
+        for run, key, faint in [*others, *drawn]
+        if (found := _series(run, key))
     ]
     if not any(not faint for _, _, _, faint, _ in series):
         return None
@@ -230,5 +233,11 @@ def _trial(run: Mapping[str, Any], shown: Measure, final: bool) -> Trial:
         validation=shown.write(score),
         best=words.count(best[0]) if best else "",
         final=final,
-        raw=(steps or 0.0, float(len(_epochs(run))), losses[-1][1] if losses else 0.0, score or 0.0),
+        raw=(
+            steps or 0.0,
+            float(len(_epochs(run))),
+            losses[-1][1] if losses else 0.0,
+            score or 0.0,
+            best[0] if best else 0.0,
+        ),
     )

@@ -235,7 +235,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
     ``finetune``: all weights by 500 steps of 64 rows (see :func:`finetune_flops`), every weight stored.
 
     Returns:
-        for each: ``name``; ``passes`` of the rows through the backbone, forward passes worth; ``backbone_flops``
+        for each: ``name``; ``passes`` of the rows through the backbone, a row of a step once; ``backbone_flops``
         and ``head_flops``; ``seconds`` of the backbone at the pace of this run's pass without what it pooled and
         wrote (None where that is not known); ``stored_bytes``.
     """
@@ -251,7 +251,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
             "stored_bytes": head_bytes(features, work.outputs),
         }
 
-    trained = 3 * FINETUNE_STEPS * FINETUNE_BATCH
+    trained = FINETUNE_STEPS * FINETUNE_BATCH
     narrow = min(work.widths.values())
     whole = [frozen("all-layers", narrow)] if narrow > work.embedding else []
     return [
@@ -262,7 +262,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
             "passes": trained / max(1, work.rows),
             "backbone_flops": finetune_flops(work.forward, FINETUNE_STEPS, FINETUNE_BATCH),
             "head_flops": 0.0,
-            "seconds": None if pace is None else pace * trained,
+            "seconds": None if pace is None else 3 * pace * trained,
             "stored_bytes": 4 * work.parameters + head_bytes(work.embedding, work.outputs),
         },
     ]

@@ -13,7 +13,6 @@ from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.cost.pricing import (
-    below_head,
     forward_seconds,
     head_shape,
     head_work,
@@ -24,7 +23,7 @@ from regraft.graft.cost.pricing import (
     spent,
     workload,
 )
-from regraft.graft.cost.training import training_cost
+from regraft.graft.cost.training import changed_bytes, training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
@@ -77,9 +76,8 @@ def estimate(ready: Prepared, options: Options) -> Record:
     apart = 1.0 if ready.network.preprocess.ragged else begun / len(ready.manifest)
     solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row), apart)
     stored = _most_bytes(ready, work.widths, outputs) + more
-    if train:  # every tensor of the backbone is kept, whole
-        kept = below_head(ready.network, ready.network.module.state_dict())
-        stored += sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    if train:
+        stored += changed_bytes(ready)
     if (refit := refitted(ready, work)) is not None:
         seen = refit[1].solves * len(ready.fit)
         seconds = seen * seconds_per_row + _solve_seconds(*refit)
@@ -106,7 +104,8 @@ def estimate(ready: Prepared, options: Options) -> Record:
 def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     """Of the head on all features, or of the largest cell of the search."""
     if ready.recipe.select is None:
-        return head_bytes(head_shape(ready)[1], outputs)
+        hidden = 0 if ready.recipe.probe is None else ready.recipe.probe.hidden
+        return head_bytes(hidden or head_shape(ready)[1], outputs)
     top = max((*ready.recipe.select.fractions, *ready.recipe.select.wider))
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 

@@ -190,6 +190,16 @@ class Training:
         with self.randomness.own():
             return self._loop(stop, every_seconds, progress, on_epoch)
 
+    def end(self, message: str) -> Outcome:
+        """Stop where the run was advanced to; an epoch that had begun is one of the history, as at the run's last step.
+
+        Raises:
+            DivergedError: a weight is NaN or infinite.
+        """
+        if self.sums[2]:
+            self._end_epoch(len(self.history) + 1)
+        return self.outcome("stopped", message)
+
     def _loop(self, stop: int, every_seconds: float, progress: Progress | None, on_epoch: OnEpoch | None) -> Outcome:
         if on_epoch is not None and self.step == 0:
             on_epoch(0, self.module)

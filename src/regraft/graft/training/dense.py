@@ -7,6 +7,7 @@ checkpoints are :class:`regraft.graft.training.problem.TrainingProblem`'s.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,14 +21,16 @@ from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.loop.objective import Objective
 from regraft.graft.pixels import confusions
+from regraft.graft.problem import Task
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.probing import BATCH, FeatureRows, Heads, probing_heads, trajectory
 from regraft.graft.training.problem import TrainingProblem
 from regraft.graft.training.start import random_head
 from regraft.heads import Response, temperature
 from regraft.linear import Blocks
+from regraft.network import Network
 
-__all__ = ["RATE", "DenseTraining", "positions_of"]
+__all__ = ["IMAGES", "RATE", "DenseTraining", "OnMaps", "looking_around", "positions_of"]
 
 #: Images whose share of the positions makes a batch of head probing (Ren et al., ICLR 2023, segmentation).
 IMAGES = 16
@@ -98,11 +101,8 @@ class DenseTraining(TrainingProblem):
 
     def _around(self, probe: Probe, taus: tuple[int, ...]) -> Heads:
         """Heads with layers under them that look around each position, probed on whole maps."""
-        (block,), task = self.plan.blocks, self.task
-        neck = Aspp.drawn(block.channels, task.seed)
-        under = Plan((replace(block, width=neck.width * self.frozen.labels.shape[1]),))
-        start = replace(random_head(self.network, under, task, task.seed), plan=self.plan, neck=neck)
-        module = _OnMaps(start)
+        task = self.task
+        module = OnMaps(looking_around(self.network, self.plan, task))
         features = self.frozen.maps.rows(slice(0, len(self))).float()
         rows = FeatureRows(features, self.frozen.labels.unflatten(1, self.frozen.grid))
         return trajectory(module, rows, probe, taus, Objective.of(task), module.result, task.seed)
@@ -112,7 +112,15 @@ class DenseTraining(TrainingProblem):
         return replace(head, plan=self.plan, kind=self.task.kind)
 
 
-class _OnMaps(nn.Module):
+def looking_around(network: Network, wanted: Plan, task: Task) -> Adapted:
+    """A random head on the plan's one map, over layers that look around each position, drawn from the task's seed."""
+    (block,) = wanted.blocks
+    neck = Aspp.drawn(block.channels, task.seed)
+    under = Plan((replace(block, width=neck.width * math.prod(grid_of(block))),))
+    return replace(random_head(network, under, task, task.seed), plan=wanted, neck=neck)
+
+
+class OnMaps(nn.Module):
     """The head of an :class:`Adapted` with a neck, from flattened maps ``(B, C h w)`` to logits ``(B, K, h, w)``."""
 
     def __init__(self, start: Adapted) -> None:
@@ -126,6 +134,7 @@ class _OnMaps(nn.Module):
         self.bias = nn.Parameter(start.readout.intercept.float())
 
     def forward(self, values: Tensor) -> Tensor:
+        """Logits of flattened maps."""
         seen = self.neck(values.unflatten(1, (-1, *self.grid))).flatten(1)
         return maps(positions(seen, self.grid) @ self.weight + self.bias, self.grid)
 

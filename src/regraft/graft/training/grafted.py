@@ -53,7 +53,8 @@ class Grafted(nn.Module):
         shift, spread: ``(C,)`` for regression.
 
     Raises:
-        RecipeError: the view takes roots, whose slope at zero is infinite, or a pattern freezes nothing.
+        RecipeError: the view takes roots, whose slope at zero is infinite, the model reads derivatives or has error
+            bars, or a pattern freezes nothing.
     """
 
     def __init__(
@@ -71,6 +72,12 @@ class Grafted(nn.Module):
                 expected="the scaling 'none' or 'unit'",
                 got="roots, whose slope at zero is infinite",
                 do="solve the head with another scaling",
+            )
+        if adapted.tangent is not None or adapted.posterior is not None:
+            raise RecipeError(
+                "what derivatives add to a prediction, and its error bars, would be lost in training",
+                expected="a head on features alone",
+                do="begin at that of another method, such as probe",
             )
         self.adapted, self.tuning = adapted, tuning or Tuning()
         self.network = copy.deepcopy(adapted.network)
@@ -142,6 +149,16 @@ class Grafted(nn.Module):
             yield busy
         finally:
             self.train(was)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The backbone's tensors that training may change: parameters that ask for a gradient, and what normalisation
+        keeps where it follows the batches."""
+        parameters = [name for name, value in self.backbone.named_parameters() if value.requires_grad]
+        with self.settled() as busy:
+            parts = {path: self.backbone.get_submodule(path) for path in busy}
+        return (*parameters, *(f"{path}.{name}" for path, part in parts.items() if isinstance(part, _NORMS)
+                               for name, _ in part.named_buffers(recurse=False)))  # fmt: skip
 
     def _follows(self, path: str, norm: nn.Module) -> bool:
         """Whether a normalisation layer uses the batch's statistics, and its running ones follow."""

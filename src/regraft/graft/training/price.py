@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from regraft.graft.loop.manifest_rows import ManifestRows
-from regraft.graft.loop.rows import Rows, place
+from regraft.graft.loop.rows import Rows, place, portions
 from regraft.graft.training.behind import KeptRows
 from regraft.graft.training.grafted import Grafted
 from regraft.network.flops import Operations
 
-__all__ = ["Price", "price", "step_flops"]
+__all__ = ["Price", "price", "spaced", "step_flops"]
+
+_FEW = 16  # rows of differing size that stand for all
 
 
 @dataclass(frozen=True)
@@ -45,13 +48,20 @@ def price(module: Grafted, rows: ManifestRows, given: Rows) -> Price:
     return Price(step_flops(module, given), whole, given.recorded)
 
 
+def spaced(rows: int, count: int) -> Tensor:
+    """The places of at most so many rows that stand for all, evenly spaced: texts and graphs differ in size, and a file
+    may have them in order."""
+    return torch.linspace(0, rows - 1, min(count, rows), dtype=torch.float64).round().long()
+
+
 def step_flops(module: Grafted, rows: Rows) -> int:
-    """Floating-point operations of one row's forward and backward pass, counted; in eval mode, for running statistics
-    must not follow the rows that are only counted."""
-    few = torch.arange(min(2, len(rows)))
+    """Floating-point operations of one row's forward and backward pass, counted on some; in eval mode, for running
+    statistics must not follow the rows that are only counted."""
+    few = spaced(len(rows), _FEW if module.network.preprocess.ragged else 2)
     module.eval()
-    batch = place(rows.inputs(few), str(module.network.device))
+    batches = [place(rows.inputs(part), str(module.network.device)) for part in portions(module, few, rows)]
     with Operations() as counter:
-        module(batch).sum().backward()
+        for batch in batches:
+            module(batch).sum().backward()
     module.zero_grad(set_to_none=True)
     return int(counter.total) // len(few)

@@ -309,7 +309,7 @@ class TrainingProblem(Problem):
                 torch.from_numpy(out)
             )
             choice = replace(choice, temperature=held.temperature_of(outputs, known))
-        if refit is not None:
+        if refit is not None and not choice.frozen:
             refitted, probabilities = refit.choose(twin, self.rows, self.task, out, self.work)
             choice = replace(choice, refit=refitted)
         if probabilities is None:

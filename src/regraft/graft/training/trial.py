@@ -138,14 +138,17 @@ class Trial:
     failed: str = ""
 
     def shortened(self, share: float) -> Trial:
-        """A training of ``share`` of the steps that is complete in itself: its schedule comes down to its end.
+        """A training of ``share`` of the steps that is complete in itself: its schedule comes down to its end, and an
+        average of the weights reaches as far back in proportion.
 
         What stands for the whole training is a short one and not its beginning, because in the middle of a schedule
         a high rate looks worse than it will have been (Wu, Ren, Liao, Grosse, "Understanding short-horizon bias in
         stochastic meta-optimization", ICLR 2018).
         """
         schedule = replace(self.config.schedule, warmup=round(share * self.config.schedule.warmup))
-        config = replace(self.config, epochs=None, steps=shorter(self.total, share), schedule=schedule)
+        beta = self.config.loop.average
+        loop = replace(self.config.loop, average=None if beta is None else beta ** (1 / share))
+        config = replace(self.config, epochs=None, steps=shorter(self.total, share), schedule=schedule, loop=loop)
         return replace(self, config=config, share=share)
 
     @property
@@ -183,12 +186,12 @@ class Trial:
         if self.watch is not None:
             self.watch.begin(module, self.rows)
         run.open()
-        before = run.step
+        before, scored = run.step, len(run.history)
         work.earlier.setdefault(run.folder, before)
         try:
             self.outcome = run.advance(self.stop or run.total, progress=lambda *_: work.step(), sparing=True)
             if self.stop is not None and run.step == self.stop < run.total:
-                self.outcome = replace(self.outcome, status="stopped", message=f"stopped after {run.step} steps")
+                self.outcome = run.end(f"stopped after {run.step} steps")
                 if run.average is not None:
                     module.load_state_dict(run.average.tensors)
             work.passed(len(looked_at))
@@ -200,6 +203,8 @@ class Trial:
             self.said, self.outcome = error.what, error.outcome
             return None
         finally:
+            if judges is not None:
+                work.passed(len(judges) * (len(run.history) - scored))
             rows = round((run.step - before) * len(self.rows) / run.per_epoch)
             if rows:
                 kind = (self.tuning, *(block.name for block in self.head.plan.blocks))
