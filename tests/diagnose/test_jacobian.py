@@ -166,10 +166,30 @@ def test_networks_whose_layers_differ_in_kind(kinds: Sequence[Callable[[], nn.Mo
     for one, other in ((0, 1), (1, 0)):
         expected = printed(dense[one].T, dense[other].T)
         assert jacobian_similarity(tangents[one], tangents[other]) == pytest.approx(expected, rel=1e-9)
-        with pytest.raises(ModelError, match=r"found alike; got another of first\.weight\. .*Tangent\.on"):
+        with pytest.raises(ModelError, match=r"found alike; got another of first\.weight\. .*multiply their rows"):
             ntk(tangents[one], tangents[other])
         with pytest.raises(ModelError, match="found alike"):
             ntk(tangents[one], tangents[other].take([1]), form="shared")
+
+
+def test_kernels_between_tangents_of_one_network_need_not_be_found_alike() -> None:
+    """Of one row what is added to every row is not tried for all rows at once, and is derived in another way."""
+
+    class Token(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.fc = nn.Parameter(torch.randn(1, 1, 4)), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(torch.tanh(torch.cat([self.token.expand(len(x), -1, -1), x], 1)).mean(1))
+
+    torch.manual_seed(0)
+    network = Network("made", Token(), ArrayPreprocess((3, 4)), About("module"))
+    batch = random(6, 3, 4).float()
+    several, one = (Tangent(network, "*", batch[:rows], dtype=torch.float64) for rows in (6, 1))
+    expected = several.operator().dense() @ one.operator().dense().T
+    torch.testing.assert_close(ntk(several, one), expected)
+    torch.testing.assert_close(ntk(one, several), expected.T)
 
 
 def test_a_network_is_more_like_itself_after_a_small_change_than_another_one() -> None:

@@ -206,6 +206,23 @@ def test_a_folder_that_is_there_is_read_whatever_it_is_called(
     assert load(f"{library}/mine").fingerprint == load(str(folders("convnext"))).fingerprint
 
 
+def test_saved_weights_are_put_into_what_the_library_builds_whatever_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where their folder has the very name of the architecture."""
+
+    def tiny(name: str, _architecture: str, _head: bool, seed: int | None) -> Network:
+        torch.manual_seed(seed or 0)
+        return Network(name, nn.Sequential(nn.Linear(4, 3)), ArrayPreprocess((4,)), About("timm"))
+
+    monkeypatch.setattr("regraft.network.loaders.timm.load", tiny)
+    monkeypatch.chdir(tmp_path)
+    trained = tiny("timm/tiny", "tiny", True, 5)
+    (tmp_path / "timm" / "tiny").mkdir(parents=True)
+    weights.save(trained, tmp_path / "timm" / "tiny")
+    assert load("timm/tiny").fingerprint == trained.fingerprint != tiny("timm/tiny", "tiny", True, 0).fingerprint
+
+
 class _Code:
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("code ran",)

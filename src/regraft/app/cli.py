@@ -66,9 +66,17 @@ def main(arguments: list[str] | None = None) -> None:
     # A cluster or a container that stops a process asks by this signal: nothing half done is to be left behind then
     # either. A launcher's processes end at once, for one that waits for the others would not hear it.
     if _alone() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _stop)
     with kept_memory():
         sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _stop(number: int, frame: Any) -> None:
+    """As Ctrl-C. Where the whole process group was asked decoding processes end as well, of which torch makes an error
+    wherever the program then is: no more of that."""
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.default_int_handler(number, frame)
 
 
 def run(arguments: list[str]) -> int:

@@ -60,7 +60,11 @@ def load(
             expected="a name, a folder or a regraft.network.Network",
             do="wrap a module of your own: regraft.network.from_module(module, preprocess)",
         )
-    network = _dispatch(os.fspath(name), weights, revision, head, random, allow_code)
+    return _finished(str(name), _dispatch(os.fspath(name), weights, revision, head, random, allow_code), head)
+
+
+def _finished(name: str, network: Network, head: bool) -> Network:
+    """The network with its head or without, tried on an example."""
     if not head:
         network = network.without_head()
     _ = network.sites  # a network that does not run is found here, not after the rows were read
@@ -76,18 +80,13 @@ def load(
 def _dispatch(
     name: str, file: str | None, revision: str | None, head: bool, seed: int | None, allow_code: bool
 ) -> Network:
-    kind, _, rest = name.partition("/")
     if file is not None and not _IMPORT.fullmatch(name):
         raise ModelError("weights belong to package.module:callable", got=f"the model {name}")
     folder = Path(os.path.expanduser(name))
-    if rest and os.path.isfile(folder / "config.json"):  # a model of one's own, whatever its folder is called
+    if os.path.isfile(folder / "config.json"):  # a model of one's own, whatever its folder is called
         return _folder(os.path.expanduser(name), folder, head, seed)
-    if kind == "timm" and rest:
-        return timm.load(name, rest, head, seed)
-    if kind == "torchvision" and rest:
-        return torchvision.load(name, rest, seed)
-    if kind == "regraft" and rest:
-        return _bundled(name, *bundled.load(name), seed)
+    if (found := _of_library(name, head, seed)) is not None:
+        return found
     if _IMPORT.fullmatch(name):
         if not allow_code:
             raise ModelError(
@@ -99,6 +98,16 @@ def _dispatch(
     if name.startswith((".", "/", "~")) or not _HUB.fullmatch(name):
         raise _unknown(name)
     return transformers.load(name, revision, head, seed)
+
+
+def _of_library(name: str, head: bool, seed: int | None) -> Network | None:
+    """What an installed library gives by this name; ``None`` where it names no library."""
+    kind, _, rest = name.partition("/")
+    if kind == "timm" and rest:
+        return timm.load(name, rest, head, seed)
+    if kind == "torchvision" and rest:
+        return torchvision.load(name, rest, seed)
+    return _bundled(name, *bundled.load(name), seed) if kind == "regraft" and rest else None
 
 
 def _folder(name: str, folder: Path, head: bool, seed: int | None) -> Network:
@@ -126,7 +135,10 @@ def _with_weights(
     """The architecture with a folder's tensors, which say whether it was saved with its head; without it, if so asked,
     as its library builds it."""
     for kept in (True, False) if head else (False,):
-        network = load(architecture, head=kept, random=seed or 0, allow_code=False)
+        made = _of_library(architecture, kept, seed or 0)  # by no other folder, whatever lies here under that name
+        if made is None:
+            raise ModelError(f"the architecture of {name} is of no library", got=architecture)
+        network = _finished(architecture, made, kept)
         saved = network.module.state_dict().keys() - tensors.keys()
         lacking = [key for key in (*network.params, *network.buffers) if key in saved]
         if not lacking:

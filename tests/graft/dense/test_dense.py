@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sklearn.metrics import jaccard_score
 from tests.graft.dense.scenes import CLASSES, COLOURS, IGNORE, network, scene, write
 
@@ -291,10 +292,13 @@ def test_heads_on_masks_are_probed_as_is_said(folder, tmp_path, monkeypatch, giv
     recipe = METHODS["finetune"].altered(**SHORT)
     stages = tuple(dataclasses.replace(s, **given) if isinstance(s, Probe) else s for s in recipe.stages)
     recipe, options = dataclasses.replace(recipe, stages=stages), Options(cache=tmp_path, instruments="none")
-    adapt(str(folder), network(), method=recipe, ignore=IGNORE, options=options)
+    run = adapt(str(folder), network(), method=recipe, ignore=IGNORE, options=options)
     taken = len(seen)
     assert taken >= 2  # for the choice and for the end
-    estimate(prepare(str(folder), network(), method=recipe, ignore=IGNORE, options=options), options)
+    said = estimate(prepare(str(folder), network(), method=recipe, ignore=IGNORE, options=options), options)
+    run.save(tmp_path / "run")
+    kept = load_file(tmp_path / "run" / "model.safetensors").values()
+    assert said.artifact_bytes == sum(value.nbytes for value in kept)
     assert len(seen) - taken == 1
     for config in seen:
         assert config.optimiser.lr == expected[0]

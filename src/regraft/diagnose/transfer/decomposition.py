@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Decomposition:
         kept = s > s[0] * max(features.shape) * np.finfo(np.float64).eps
         u, s = np.ascontiguousarray(u[:, kept]), s[kept]
         numbers: dict[bytes, int] = {}
-        rows = ((row + 0.0).tobytes() for row in features.numpy())  # −0 is 0
+        rows = (sha256(row + 0.0).digest() for row in features.numpy())  # −0 is 0
         alike = np.array([numbers.setdefault(row, len(numbers)) for row in rows])
         spent = time.process_time() - began
         return Decomposition(torch.from_numpy(u), torch.from_numpy(s), int(features.shape[1]), alike, spent)

@@ -142,9 +142,15 @@ def _side(rows: Design, index: Tensor | None = None, vectors: Tensor | None = No
     return Side(rows.tape, rows, index, vectors, outputs, rows.batch_size)
 
 
+def _network(side: Side) -> tuple[int, str] | int:
+    """Which function of the parameters a side's tangent is of."""
+    source = side.source
+    return (id(source.network), source.of) if isinstance(source, Tangent) else id(side.tape)
+
+
 def _check_alike(left: Side, right: Side) -> None:
     """Two sides are read by the layers of one: those of the other must be of the same kind."""
-    if right.tape is left.tape:
+    if _network(right) == _network(left):  # of other rows the same layers may be found in another way
         return
     ways, others = (
         {name: (layer.path, layer.found, layer.flat) for layer in side.tape.layers for name in layer.names.values()}
@@ -155,7 +161,7 @@ def _check_alike(left: Side, right: Side) -> None:
             "a kernel between two tangents",
             expected="derivatives that are found alike",
             got=f"another of {other}",
-            do="make the one from the other with Tangent.on where the network is the same; else multiply their rows",
+            do="multiply their rows",
         )
 
 

@@ -8,6 +8,7 @@ import time
 from safetensors.torch import save
 
 from regraft.features import DTYPES, Stopwatch, by_length, find, gathered, left, pool_batch
+from regraft.graft.adapted.aspp import WIDTH
 from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
@@ -104,8 +105,9 @@ def estimate(ready: Prepared, options: Options) -> Record:
 def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     """Of the head on all features, or of the largest cell of the search."""
     if ready.recipe.select is None:
-        hidden = 0 if ready.recipe.probe is None else ready.recipe.probe.hidden
-        return head_bytes(hidden or head_shape(ready)[1], outputs)
+        probe = ready.recipe.probe
+        under = 0 if probe is None else WIDTH if probe.aspp else probe.hidden  # what new layers give the last one
+        return head_bytes(under or head_shape(ready)[1], outputs)
     top = max((*ready.recipe.select.fractions, *ready.recipe.select.wider))
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 

@@ -91,6 +91,8 @@ def changed_bytes(ready: Prepared) -> int:
     module = Grafted(_start(ready, task), training_stage(ready).tuning)
     moving, held = set(module.moving), module.backbone.state_dict()
     kept = below_head(module.network, {name: value for name, value in held.items() if name in moving})
+    if module.neck is not None:
+        kept += module.neck.tensors().values()
     return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
 

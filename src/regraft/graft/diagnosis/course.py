@@ -67,7 +67,7 @@ class Course:
 
 
 def checkpoints(models: Sequence[str | Network]) -> tuple[tuple[str | Network, ...], Course | None]:
-    """A folder of backbone folders stands for all of them, in the order of the last numbers in their names.
+    """A folder of backbone folders stands for all of them, in the order of what their names count, or by name.
 
     Returns:
         the backbones, and where they stand; ``None`` where they are not the checkpoints of one folder, or their names

@@ -7,6 +7,8 @@ from typing import Any
 
 from regraft.errors import RecipeError
 from regraft.graft.stages.features import Features, Select, Solve
+from regraft.graft.stages.gradient import Gradients, SetHead
+from regraft.graft.stages.posterior import Posterior
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 
 __all__ = ["check_training"]
@@ -18,16 +20,24 @@ def check_training(name: str, stages: Sequence[Any]) -> None:
     """Refuse stages of which a training would leave one aside.
 
     Raises:
-        RecipeError: weights are drawn anew after another stage, a head is probed that nothing trains or that is solved
-            or probed before, or what follows the training is no head on the trained network's features.
+        RecipeError: weights are drawn anew after another stage, a head is probed that nothing trains, more than one
+            head or plan of features stands before the training, or derivatives, or what follows it is no head on the
+            trained network's features.
     """
     if any(isinstance(stage, Reinitialise) for stage in stages[1:]):
         _refuse(name, "weights are drawn anew before all else", "one Reinitialise, as the first stage", stages)
     places = [place for place, stage in enumerate(stages) if isinstance(stage, Train)]
     early, late = (stages[: places[0]], stages[places[0] + 1 :]) if places else (stages, ())
+    if places and any(isinstance(stage, SetHead | Gradients | Posterior) for stage in early):
+        _refuse(name, "a training begins with a head on features, and derivatives are of the network as it is",
+                "Features and a Probe or Solve before Train", stages)  # fmt: skip
     heads = [stage for stage in early if isinstance(stage, Probe | Solve)]
-    if any(isinstance(stage, Probe) for stage in heads) and (len(heads) > 1 or not places):
+    probed = any(isinstance(stage, Probe) for stage in heads)
+    if (len(heads) > 1 and (probed or places)) or (probed and not places):
         _refuse(name, "the head that is probed is the one that training begins with", "one Probe or Solve, then Train",
+                stages)  # fmt: skip
+    if places and sum(isinstance(stage, Features) for stage in early) > 1:
+        _refuse(name, "the head that training begins with reads one plan of features", "one Features before Train",
                 stages)  # fmt: skip
     if strange := [type(stage).__name__ for stage in late if not isinstance(stage, Features | Select | Solve)]:
         raise RecipeError(
