@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from regraft.data import Arrays, FileImages, Manifest, Source, Texts, scan
 from regraft.errors import DataError, WorkerError
 from regraft.features import Taps, by_length, gathered, in_order, plan, pool_batch, sweep
+from regraft.features.batching import told_if_killed
 from regraft.network import ArrayPreprocess, ImagePreprocess, Network, Preprocess, load
 
 SWEEP = sys.modules["regraft.features.sweep"]  # the name in the package is the function
@@ -154,6 +155,11 @@ def test_a_worker_that_is_killed_is_said_in_one_sentence(tmp_path: Path) -> None
     said = "a decoding process was killed, perhaps for want of memory. To mend it: take fewer --workers"
     with pytest.raises(WorkerError, match=said):
         list(gathered(Deadly((3, 12, 10)), Arrays(values, "x"), in_order(24, 4), 1))
+    for cut in (ConnectionResetError(104, "reset"), EOFError()):  # a batch was on its way from it
+        with pytest.raises(WorkerError, match=said), told_if_killed():
+            raise cut
+    with pytest.raises(BrokenPipeError), told_if_killed():  # of what is written to, as stdout is
+        raise BrokenPipeError(32, "closed")
     network = toy_network()
     network = Network(network.name, network.module, Deadly((3, 12, 10)), network.about)
     manifest = scan(values, labelled=False)

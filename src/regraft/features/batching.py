@@ -90,9 +90,14 @@ def in_order(count: int, size: int) -> list[range]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
+_CUT = (EOFError, ConnectionResetError, ConnectionRefusedError)  # of a pipe or socket whose other end is gone
+
+
 def of_worker(error: BaseException) -> WorkerError | None:
-    """What torch says of a decoding process that the system ended, in a sentence; ``None`` of any other error."""
-    if not isinstance(error, RuntimeError) or not str(error).startswith("DataLoader worker (pid"):
+    """What torch says of a decoding process that the system ended, or what is raised where a batch was on its way from
+    it, in a sentence; ``None`` of any other error."""
+    told = isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+    if not told and not isinstance(error, _CUT):
         return None
     return WorkerError(
         "a decoding process was killed, perhaps for want of memory",
@@ -111,7 +116,7 @@ def told_if_killed() -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, *_CUT) as error:
         if (said := of_worker(error)) is None:
             raise
         seen: BaseException | None = error
