@@ -6,13 +6,13 @@ import copy
 import importlib.util
 import json
 import os
-import pickle
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,16 +231,34 @@ class _Code:
 def test_weights_that_torchvision_fetches_run_no_code_and_print_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from regraft.network.loaders import torchvision
-
+    """The builders fetch and unpickle as here, with the words on stdout that torch has for that."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(torch.hub, "_hub_dir", None)
-    torch.save({"weight": torch.ones(2)}, tmp_path / "tensors.pth")
-    torch.save({"weight": _Code()}, tmp_path / "code.pth")
-    torchvision._fetch((tmp_path / "tensors.pth").as_uri())
-    with pytest.raises(pickle.UnpicklingError):
-        torchvision._fetch((tmp_path / "code.pth").as_uri())
+    layer = nn.Linear(4, 2)
+    torch.save(layer.state_dict(), tmp_path / "tensors.pth")
+    torch.save({**layer.state_dict(), "more": _Code()}, tmp_path / "code.pth")
+
+    def get_model(name: str, weights: Any) -> nn.Module:
+        read = torch.hub.load_state_dict_from_url((tmp_path / f"{name}.pth").as_uri(), progress=False)
+        module = nn.Sequential(nn.AdaptiveAvgPool2d((1, 4)), nn.Flatten(), nn.Linear(12, 4), nn.Linear(4, 2))
+        module[3].load_state_dict({key: read[key] for key in ("weight", "bias")})
+        return module
+
+    sizes = {"resize_size": [9], "crop_size": [9], "mean": [0.5] * 3, "std": [0.5] * 3}
+    transforms = SimpleNamespace(**sizes, interpolation=SimpleNamespace(value="bilinear"))
+    weights = SimpleNamespace(meta={}, transforms=lambda: transforms)
+    models = SimpleNamespace(
+        list_models=lambda module: ["tensors", "code"],
+        get_model_weights=lambda name: SimpleNamespace(DEFAULT=weights),
+        get_model=get_model,
+    )
+    monkeypatch.setattr("regraft.network.loaders.torchvision._models", lambda: models)
+    before = dict(os.environ)
+    assert torch.equal(load("torchvision/tensors").params["3.weight"], layer.weight)
+    with pytest.raises(ModelError, match=r"torchvision/code cannot be loaded; got UnpicklingError"):
+        load("torchvision/code")
     assert capsys.readouterr().out == ""
+    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from hashlib import sha256
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,14 +33,12 @@ class Decomposition:
         u: ``(N, r)``, orthonormal columns.
         s: ``(r,)``, above max(N, D) · 2.2e-16 of the largest, descending.
         width: D.
-        alike: ``(N,)`` numbers, the same for equal rows of F.
         seconds: CPU-seconds of the decomposition.
     """
 
     u: Tensor
     s: Tensor
     width: int
-    alike: np.ndarray[Any, Any]
     seconds: float
 
     @staticmethod
@@ -53,11 +49,9 @@ class Decomposition:
         u, s, _ = svd(features.numpy(), full_matrices=False, check_finite=False)
         kept = s > s[0] * max(features.shape) * np.finfo(np.float64).eps
         u, s = np.ascontiguousarray(u[:, kept]), s[kept]
-        numbers: dict[bytes, int] = {}
-        rows = (sha256(row + 0.0).digest() for row in features.numpy())  # −0 is 0
-        alike = np.array([numbers.setdefault(row, len(numbers)) for row in rows])
-        spent = time.process_time() - began
-        return Decomposition(torch.from_numpy(u), torch.from_numpy(s), int(features.shape[1]), alike, spent)
+        return Decomposition(
+            torch.from_numpy(u), torch.from_numpy(s), int(features.shape[1]), time.process_time() - began
+        )
 
     @property
     def rows(self) -> int:

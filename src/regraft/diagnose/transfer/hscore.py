@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from regraft.diagnose.transfer.decomposition import Decomposition
-from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated, group_codes
+from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
 
@@ -20,15 +18,15 @@ _STEP = 1e-4  # of the ridge, for its derivative
 
 
 def h_score(
-    decomposition: Decomposition, labels: Labels, resamples: Resamples, groups: Sequence[Any] | None = None
+    decomposition: Decomposition, labels: Labels, resamples: Resamples, distinct: int | None = None
 ) -> Estimate:
     """H = tr(cov(f)⁺ cov(E[f|y])), Bao et al. (2019), "An information-theoretic approach to transferability"; ⁺ is the
     pseudo-inverse.
 
     Larger is better; between 0 and min(C − 1, rank). It does not change under any invertible linear map of the
     features. As the number of features nears that of rows it nears C − 1 whatever the labels are, and with D ≥ N − 1
-    features in general position it *is* C − 1: use :func:`shrunk_h_score` there. Equal rows of a group count as
-    one. O(N r C).
+    features in general position it *is* C − 1: use :func:`shrunk_h_score` there. N there counts the ``distinct`` rows
+    (all, if ``None``), equal ones of a group as one. O(N r C).
 
     Raises:
         DataError: labels that are numbers, or features of rank N − 1.
@@ -36,7 +34,7 @@ def h_score(
     began = time.process_time()
     most = labels.outputs - 1
     labels.classes("the H-score")
-    distinct = len({*zip(group_codes(groups, labels.rows).tolist(), decomposition.alike.tolist())})
+    distinct = labels.rows if distinct is None else distinct
     if len(decomposition.s) >= distinct - 1:
         raise DataError(
             "the H-score",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from regraft.diagnose.transfer.decomposition import Decomposition
-from regraft.diagnose.transfer.estimate import Estimate, NotApplicable, Resamples
+from regraft.diagnose.transfer.estimate import Estimate, NotApplicable, Resamples, group_codes
 from regraft.diagnose.transfer.hscore import h_score, shrunk_h_score
 from regraft.diagnose.transfer.labels import Labels, checked_features
 from regraft.diagnose.transfer.logme import logme
@@ -38,6 +38,12 @@ class _Task:
     def decomposition(self) -> Decomposition:
         return Decomposition.of(checked_features(self.features, self.labels.rows))
 
+    @property
+    def distinct(self) -> int:
+        """How many rows of features there are, where equal ones of a group count as one."""
+        rows = (row.tobytes() for row in checked_features(self.features, self.labels.rows).numpy() + 0.0)  # −0 is 0
+        return len(set(zip(group_codes(self.groups, self.labels.rows).tolist(), rows)))
+
     @cached_property
     def left_out(self) -> LeftOut:
         return left_out(self.decomposition, self.labels, self.groups)
@@ -55,7 +61,7 @@ class _Task:
 
 _COMPUTE: dict[str, Callable[[_Task], Estimate]] = {
     "logme": lambda t: logme(t.decomposition, t.labels, t.resamples),
-    "h-score": lambda t: h_score(t.decomposition, t.labels, t.resamples, t.groups),
+    "h-score": lambda t: h_score(t.decomposition, t.labels, t.resamples, t.distinct),
     "h-score-shrunk": lambda t: shrunk_h_score(t.decomposition, t.labels, t.resamples),
     "transrate": lambda t: transrate(t.decomposition, t.labels, t.resamples),
     "loo-accuracy": lambda t: loo_accuracy(t.left_out, t.labels, t.resamples),

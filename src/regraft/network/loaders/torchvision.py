@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
-
-import torch
 
 from regraft.errors import MissingDependencyError, ModelError
 from regraft.network.network import About, Network
@@ -17,6 +17,8 @@ from regraft.network.site import near
 from regraft.wording import first_line, one_line
 
 __all__ = ["load"]
+
+_FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def _models() -> Any:
@@ -48,8 +50,8 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
         with seeded(0 if seed is None else seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of changes to come in initial values that are replaced anyway
             if seed is None:
-                _fetch(weights.url)
-                module = models.get_model(architecture, weights=weights)
+                with _tensors_alone():
+                    module = models.get_model(architecture, weights=weights)
             else:
                 module = models.get_model(architecture, weights=None, **_of_weights(architecture, weights))
     except Exception as error:
@@ -62,11 +64,20 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
     return Network(name, module, preprocess(weights.transforms()), About("torchvision", "BSD-3-Clause", classes))
 
 
-def _fetch(url: str) -> None:
-    """Weights into torch's hub cache, from which the builders read them as pickles that may run code, and with words on
-    stdout. Here a file that holds more than tensors is refused, and so is a download whose hash is not its name's."""
-    with contextlib.redirect_stdout(sys.stderr):
-        torch.hub.load_state_dict_from_url(url, map_location="cpu", progress=False, check_hash=True, weights_only=True)
+@contextlib.contextmanager
+def _tensors_alone() -> Iterator[None]:
+    """Inside, ``torch.load`` refuses what holds more than tensors, though the builders ask it not to, for a pickle may
+    run code; and that a file is fetched is said on stderr."""
+    before = os.environ.get(_FORCED)
+    os.environ[_FORCED] = "1"
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if before is None:
+            del os.environ[_FORCED]
+        else:
+            os.environ[_FORCED] = before
 
 
 def _of_weights(architecture: str, weights: Any) -> dict[str, Any]:
