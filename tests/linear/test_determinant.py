@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regraft.errors import SolverError
-from regraft.linear import DenseOperator, Tag, log_determinant, nystrom
+from regraft.linear import DenseOperator, Tag, factored_log_determinant, log_determinant, nystrom
 
 PSD = (Tag.POSITIVE_SEMIDEFINITE,)
 
@@ -40,6 +40,19 @@ def test_with_the_matrix_itself_as_preconditioner_nothing_is_left_to_estimate():
     found, error = log_determinant(operator, 0.3, low=nystrom(operator, 7), probes=2)
     assert found == pytest.approx(exact(root @ root.T, 0.3), rel=1e-9)
     assert error < 1e-6
+
+
+def test_what_a_factor_in_float32_lacks_is_found_to_the_error_that_is_told():
+    x = normal(400, 3)
+    matrix = torch.exp(-0.125 * torch.cdist(x, x).square())
+    system, expected = matrix + 5e-6 * torch.eye(400, dtype=torch.float64), exact(matrix, 5e-6)
+    operator, lower = DenseOperator(system, PSD), torch.linalg.cholesky(system.float()).contiguous()
+    found, error = factored_log_determinant(operator, lower)
+    assert abs(found - expected) < 4 * error < abs(2 * float(lower.diagonal().double().log().sum()) - expected)
+    found, error = factored_log_determinant(operator, torch.linalg.cholesky(system).contiguous(), probes=2)
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert error < 1e-4
+    assert factored_log_determinant(operator, lower, steps=1)[0] != factored_log_determinant(operator, lower)[0]
 
 
 def test_a_krylov_space_that_ends_early_is_exact():

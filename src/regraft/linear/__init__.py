@@ -5,7 +5,7 @@ from regraft.linear.basis import Krylov
 from regraft.linear.blocks import Blocks
 from regraft.linear.checks import ShapeError, all_finite
 from regraft.linear.design import Design
-from regraft.linear.determinant import log_determinant
+from regraft.linear.determinant import factored_log_determinant, log_determinant
 from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
 from regraft.linear.lanczos import Eigenvalues, Which, lanczos
@@ -63,6 +63,7 @@ __all__ = [
     "cg",
     "columns_of",
     "deflated_trace",
+    "factored_log_determinant",
     "jacobi",
     "lanczos",
     "log_determinant",

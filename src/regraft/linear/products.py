@@ -180,8 +180,8 @@ def cholesky_inverse(lower: Tensor) -> Tensor:
     return mirror(torch.from_numpy(found))
 
 
-def triangular_solve(lower: Tensor, right: Tensor) -> Tensor:
-    """L⁻¹ B for a lower triangular L (n × n, contiguous) and B (n, m) of its dtype; L is not copied."""
+def triangular_solve(lower: Tensor, right: Tensor, *, transposed: bool = False) -> Tensor:
+    """L⁻¹ B, or L⁻ᵀ B, for a lower triangular L (n × n, contiguous) and B (n, m) of its dtype; L is not copied."""
     solve = dtrtrs if lower.dtype == torch.float64 else strtrs
-    found, _ = solve(lower.numpy().T, np.asfortranarray(right.numpy()), lower=0, trans=1)
+    found, _ = solve(lower.numpy().T, np.asfortranarray(right.numpy()), lower=0, trans=0 if transposed else 1)
     return torch.from_numpy(np.ascontiguousarray(found))

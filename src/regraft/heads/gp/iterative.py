@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -20,6 +20,7 @@ from regraft.linear import (
     Tag,
     Tagged,
     cg,
+    factored_log_determinant,
     log_determinant,
     nystrom,
     pivoted_cholesky,
@@ -142,10 +143,15 @@ def matrix_free(kernels: Sequence[Operator], noise: Tensor, scale: float, iterat
     way = f"conjugate gradients, preconditioned by {name} of rank {found}"
     way += f" (which leaves {left_out:.0e} of the whitened kernel's trace out)"
     if errors:
-        way += f", log determinant ± {sum(error**2 for error in errors) ** 0.5:.2g}"
+        way += f", {_known_to(errors)}"
     tol = iteration.tol or (1e-8 if all(kernel.dtype == torch.float64 for kernel in kernels) else 1e-3)
     known = torch.tensor(logs, dtype=torch.float64) if logs else None
     return Iterative(parts, way, tol, iteration.maxiter, known)
+
+
+def _known_to(errors: Iterable[float]) -> str:
+    """The standard error of the log determinants' sum."""
+    return f"log determinant ± {sum(error**2 for error in errors) ** 0.5:.2g}"
 
 
 @final
@@ -170,8 +176,8 @@ def _(operator: _Whitened) -> Tensor:
 def mixed(systems: Tensor, noise: Tensor, scale: float) -> Iterative | None:
     """A = s K + diag(noise), factorised in float32, solved to float64 by conjugate gradients with that factor.
 
-    K is read in blocks of rows and not copied; the factor takes half the memory and time of one in float64. The log
-    determinant is the factor's; in two trials, of 3,000 and 6,000 rows, it erred by 0.13 and 0.005.
+    K is read in blocks of rows and not copied; the factor takes half the memory and time of one in float64. What its
+    log determinant lacks, tens of nats at a noise near K's rounding, is estimated from sixteen random vectors.
 
     Args:
         systems: K, (B, n, n), float32 or float64.
@@ -182,16 +188,19 @@ def mixed(systems: Tensor, noise: Tensor, scale: float) -> Iterative | None:
         ``None`` where float32 does not suffice to factorise.
     """
     parts: list[tuple[Operator, Operator]] = []
-    determinants = []
+    found = []
     for kernel, spread in zip(systems, noise):
         single = kernel.to(torch.float32, copy=True).mul_(scale)
         single.diagonal().add_(spread.float())
         lower = cholesky(single.contiguous())
         if lower is None:
             return None
-        determinants.append(2 * lower.diagonal().double().log().sum())
-        parts.append((_Blocked(kernel, spread, scale), _SingleFactor(lower)))
-    return _Refined(parts, "Cholesky in float32, refined to float64", 1e-10, 200, torch.stack(determinants))
+        operator = _Blocked(kernel, spread, scale)
+        found.append(factored_log_determinant(operator, lower))
+        parts.append((operator, _SingleFactor(lower)))
+    determinants, errors = zip(*found)
+    way = f"Cholesky in float32, refined to float64, {_known_to(errors)}"
+    return _Refined(parts, way, 1e-10, 200, torch.tensor(determinants, dtype=torch.float64))
 
 
 class _Refined(Iterative):

@@ -191,7 +191,8 @@ def condition(
 
     ==============  =========================================================================================
     ``cholesky``    in float64; evidence, and rows that come and go
-    ``mixed``       Cholesky in float32 and refined to float64: half the time and memory; evidence
+    ``mixed``       Cholesky in float32 and refined to float64: half the time and memory; the evidence to the
+                    standard error that the status tells
     ``cg``          conjugate gradients with a low-rank preconditioner: nothing is written out; no evidence,
                     or an estimate
     ``auto``        ``cholesky`` to n = 4,000 and for matrices in float64, ``mixed`` for others to n = 25,000
