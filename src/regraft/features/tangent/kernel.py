@@ -1,8 +1,9 @@
-"""The finite neural tangent kernel K = J D Jᵀ of a network, one layer at a time.
+"""The finite neural tangent kernel K = J D Jᵀ of a network, some layers at a time.
 
-K is a sum over layers, K = Σ_ℓ J_ℓ D_ℓ J_ℓᵀ, so no more of the Jacobian than one layer's block is ever in memory; of
-two sets of rows that of the smaller one, past which the other's rows go a batch at a time. Of a linear layer with one
-position a row not even that: with inputs A and gradients G of what it returned, K_ℓ = (s_W² A Aᵀ + s_b²) ∘ (G Gᵀ).
+K is a sum over parameters, K = Σ_ℓ J_ℓ D_ℓ J_ℓᵀ, so no more of the Jacobian is ever in memory than a given room holds,
+the blocks of several layers ℓ or a part of one; of two sets of rows those of the smaller one, past which the other's
+rows go a batch at a time. Of a linear layer with one position a row not even that: with inputs A and gradients G of
+what it returned, K_ℓ = (s_W² A Aᵀ + s_b²) ∘ (G Gᵀ).
 
 Paper: Maddox, Tang, Moreno, Wilson, Damianou, "Fast Adaptation with Linearized Neural Networks", AISTATS 2021,
 Section 3 (there by Jacobian-vector products alone); Jacot, Gabriel, Hongler (2018) for the kernel.

@@ -41,7 +41,7 @@ def ntk(
 ) -> Tensor:
     """The finite neural tangent kernel K[(i, c), (j, d)] = Σ_k s_k² ∂f_c(x_i)/∂θ_k ∂f_d(x'_j)/∂θ_k.
 
-    Exact, a layer at a time: a pass forward and C backward over the rows for every ``memory`` bytes of derivatives.
+    Exact, some layers at a time: a pass forward and C backward over the rows for every ``memory`` bytes of derivatives.
     Of one set of rows half the products are computed; of a head that tangents are seen through, those of as many
     vectors as are independent in it.
 
