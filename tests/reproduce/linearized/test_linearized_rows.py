@@ -18,6 +18,7 @@ from regraft.diagnose import fisher, jacobian_similarity
 from regraft.errors import DataError, MissingDependencyError, MissingPathError, RecipeError
 from regraft.features import Tangent, ntk
 from regraft.heads import condition
+from regraft.linear import Blocks
 from regraft.network import ArrayPreprocess, from_module
 from regraft.reproduce import ROWS
 from regraft.reproduce.linearized import (
@@ -64,6 +65,28 @@ def test_the_sign_of_equation_1_and_its_row(monkeypatch):
 
     monkeypatch.setattr(identities, "smooth_networks", small)
     must_fail_when_disturbed(ROW["ntk-eq1"], identities.run_linearisation(CONTEXT))
+
+
+def test_a_prior_of_the_weights_themselves_is_one_more_mean_function():
+    """θ' ~ N(0, I) and y = f + J(θ' - θ) + ε: by θ' itself, and with the mean f - Jθ subtracted from the targets."""
+    network, noise = perceptron((3, 8, 2), 0), 0.1
+    x = torch.randn(15, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.sin(3 * x[:10, :2]).double()
+    tangent = Tangent(network, "*", x, dtype=torch.float64)
+    weights = Blocks({name: network.params[name].double() for name in tangent.shapes})
+    base = tangent.outputs.double() - tangent.apply(weights)
+    here, there = tangent.take(torch.arange(10)), tangent.take(torch.arange(10, 15))
+    found = base[10:] + condition(ntk(here), y - base[:10], noise).mean(ntk(there, here))
+
+    values, theta = {name: network.params[name] for name in tangent.shapes}, weights.flatten()
+    blocks = torch.func.jacrev(lambda at: torch.func.functional_call(network.module, at, (x,)))(values)
+    jacobian = torch.cat([blocks[name].reshape(30, -1) for name in tangent.shapes], 1).double()
+    old, new = jacobian[:20], jacobian[20:]
+    start = network.forward(x).detach().double().flatten()
+    precision = old.T @ old / noise + torch.eye(len(theta))
+    mean = torch.linalg.solve(precision, old.T @ (y.flatten() - start[:20] + old @ theta) / noise)
+    expected = start[20:] + new @ (mean - theta)
+    torch.testing.assert_close(found.flatten(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_both_spaces_have_one_posterior_and_printed_equation_3_is_off(monkeypatch):
