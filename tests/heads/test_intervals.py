@@ -504,6 +504,18 @@ def test_groups_on_which_two_never_differ_may_yet(metric) -> None:
     assert np.isnan(alone[1:]).all()
 
 
+def test_copies_in_a_group_count_once_where_all_is_right_and_in_the_range_of_calibrated_probabilities() -> None:
+    y = np.repeat([0, 1], (50, 10))  # the second class in one group of six
+    got = measure("f1", binary(y), certain(y), groups=np.arange(60) // 10)
+    assert (got.low, got.interval) == (wilson(2, 2)[0], "wilson over 2 groups: every resample agrees")
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(2, size=30), rng.random(30)
+    p = np.stack([1 - p, p], 1)
+    copies = np.repeat(np.arange(30), 5)
+    found = calibrated_range(binary(y[copies]), p[copies], groups=copies)
+    assert found == pytest.approx(calibrated_range(binary(y), p))
+
+
 def test_a_difference_that_every_group_has_turns_with_the_order_of_the_two() -> None:
     """Six groups, and in each the second is wrong on one row of two."""
     y, groups = np.arange(12) % 2, np.arange(12) // 2
