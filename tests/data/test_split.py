@@ -82,12 +82,23 @@ def test_groups_hold_out_their_share_to_half_the_largest_group(data, fraction, s
     assert min(parts) == 1 or abs(held.sum() - fraction * len(groups)) <= sizes.max() / 2
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_large_group_and_as_many_rows_alone_part_evenly(seed):
+    """Six rows of one group beside six groups of one row: exactly half of all rows are held out."""
+    groups = [0] * 6 + list(range(1, 7))
+    assert holdout(classes([0] * 12), groups, 0.5, seed).sum() == 6
+
+
 def test_the_seed_changes_the_folds_and_group_names_do_not():
     target = classes([0, 1] * 30)
     assert (folds(target, None, 5, 0) != folds(target, None, 5, 1)).any()
     groups = np.arange(60) // 3
     renamed = [f"patient {g * 17 % 20}" for g in groups]
     np.testing.assert_array_equal(folds(target, groups, 4, 0), folds(target, renamed, 4, 0))
+    labels, numbers = multilabel(np.eye(2)[[0, 1] * 30]), regression(np.random.default_rng(0).normal(size=(60, 1)))
+    for each, owner in ((target, groups), (labels, None), (labels, groups), (numbers, None), (numbers, groups)):
+        assert (folds(each, owner, 4, 0) != folds(each, owner, 4, 1)).any()
+        assert (holdout(each, owner, 0.2, 0) != holdout(each, owner, 0.2, 1)).any()
 
 
 def test_grouped_classes_stay_near_balance():
@@ -107,6 +118,13 @@ def test_regression_folds_have_like_targets():
     order = np.argsort(values[:, 0])
     for start in range(0, 200, 5):  # every five neighbours go to five folds
         assert len(set(fold[order[start : start + 5]])) == 5
+
+
+def test_no_unit_of_a_number_changes_which_rows_are_alike():
+    values = np.random.default_rng(1).normal(size=(60, 2))
+    other = values * [1.0, 1000.0] + [0.0, -7.0]
+    np.testing.assert_array_equal(folds(regression(values), None, 4, 0), folds(regression(other), None, 4, 0))
+    np.testing.assert_array_equal(holdout(regression(values), None, 0.2, 0), holdout(regression(other), None, 0.2, 0))
 
 
 def test_multilabel_folds_share_rare_labels():
@@ -188,6 +206,8 @@ def test_held_out_regression_and_multilabel_rows():
     values = np.arange(100.0)[:, None]
     held = holdout(regression(values), None, 0.2, 0)
     assert held.sum() == 20
+    for few in (regression([[0.0], [1.0]]), multilabel([[0], [1]])):  # a part of each is left, however small its share
+        assert all(holdout(few, None, share, seed).sum() == 1 for share in (0.05, 0.95) for seed in range(9))
     assert all(held[start : start + 5].sum() == 1 for start in range(0, 100, 5)) or abs(values[held].mean() - 49.5) < 3
     labels = np.zeros((100, 2))
     labels[:10, 0] = 1
@@ -215,6 +235,8 @@ def test_repeated_rows_are_found_inside_and_across_parts():
     assert found["conflicting"] == [[0, 2, 5]]
     assert (found["rows_within"], found["rows_across"], found["ungrouped"]) == (1, 2, 2)
     assert found["crossing_groups"] == []
+    apart = duplicates(doubled(["a", "a", "b"], ["validation", "test", "train"], [0, 0, 1]))
+    assert (apart["across"], apart["rows_across"]) == ([[0, 1]], 0)  # of rows that nothing was trained on
 
 
 def test_missing_labels_contradict_none():
@@ -222,6 +244,9 @@ def test_missing_labels_contradict_none():
     gap = np.nan
     labels = multilabel([[1, gap], [1, gap], [1, gap], [gap, 0], [1, 0], [gap, 1]])
     assert duplicates(dataclasses.replace(m, target=labels))["conflicting"] == [[4, 5]]
+    m = doubled(["a", "a", "a", "b", "b", "b"], ["train"] * 6, [0] * 6)
+    numbers = regression([[gap, 1], [0.5, 1], [0.7, 1], [gap, 1], [0.5, gap], [0.5, 1]])
+    assert duplicates(dataclasses.replace(m, target=numbers))["conflicting"] == [[0, 1, 2]]
     m = doubled(["a", "a", "b", "b", "b", "c", "c"], ["train"] * 7, [0] * 7)
     assert duplicates(dataclasses.replace(m, target=classes([-1, 1, -1, 0, 1, -1, -1])))["conflicting"] == [[2, 3, 4]]
 

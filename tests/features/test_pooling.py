@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regraft.features import choose_pooling
@@ -35,6 +35,7 @@ def loop_map(value: np.ndarray, size: int | None) -> np.ndarray:
     st.integers(1, 9), st.integers(1, 40), st.integers(1, 40), st.one_of(st.none(), st.integers(1, 400)),
     st.sampled_from([torch.contiguous_format, torch.channels_last]),
 )  # fmt: skip
+@example(2, 29, 27, 8, torch.contiguous_format)  # wide windows with a remainder, by means over axes
 def test_map_equals_loop(c, h, w, size, layout):
     value = np.random.default_rng(0).normal(size=(c, h, w))
     pooling = choose_pooling((c, h, w), "map", size)

@@ -132,6 +132,8 @@ def test_one_row_or_one_group_says_nothing_of_the_spread() -> None:
     y = np.arange(20) % 2
     for metric in ("accuracy", "balanced-accuracy", "nll"):
         assert unknown(measure(metric, binary(y), np.full((20, 2), 0.5), groups=["t1"] * 20), "one group")
+        one = measure(metric, binary(y[1:2]), np.array([[0.2, 0.8]]), groups=["t1"])
+        assert unknown(one, "one group")  # of one row
 
 
 def test_rows_without_an_error_do_not_exclude_errors() -> None:
@@ -500,6 +502,29 @@ def test_groups_on_which_two_never_differ_may_yet(metric) -> None:
     assert found == pytest.approx((0, -half, half), rel=1e-6)
     alone = paired_difference(metric, binary(y), certain(said), certain(y), groups=["a"] * 40)
     assert np.isnan(alone[1:]).all()
+
+
+def test_copies_in_a_group_count_once_where_all_is_right_and_in_the_range_of_calibrated_probabilities() -> None:
+    y = np.repeat([0, 1], (50, 10))  # the second class in one group of six
+    got = measure("f1", binary(y), certain(y), groups=np.arange(60) // 10)
+    assert (got.low, got.interval) == (wilson(2, 2)[0], "wilson over 2 groups: every resample agrees")
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(2, size=30), rng.random(30)
+    p = np.stack([1 - p, p], 1)
+    copies = np.repeat(np.arange(30), 5)
+    found = calibrated_range(binary(y[copies]), p[copies], groups=copies)
+    assert found == pytest.approx(calibrated_range(binary(y), p))
+
+
+def test_a_difference_that_every_group_has_turns_with_the_order_of_the_two() -> None:
+    """Six groups, and in each the second is wrong on one row of two."""
+    y, groups = np.arange(12) % 2, np.arange(12) // 2
+    first, second = certain(y), certain(np.zeros_like(y))
+    value, low, high = paired_difference("accuracy", binary(y), first, second, groups)
+    assert value == -0.5
+    assert low < value < high
+    turned = paired_difference("accuracy", binary(y), second, first, groups)
+    assert turned == pytest.approx((-value, -high, -low), abs=1e-12)
 
 
 def test_coverage_of_independent_rows_is_a_share_and_gets_wilson() -> None:

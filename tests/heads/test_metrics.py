@@ -90,6 +90,17 @@ def test_r2_knows_targets_that_vary_by_a_billionth_of_themselves_from_equal_ones
     for same in (0.1, 1 / 3, 1e6 / 7, 1e-9):
         with pytest.raises(DataError, match="undefined"):
             score("r2", Response.of("regression", ["a"], np.full(50, same)), p[:, None])
+    with pytest.raises(DataError, match="undefined"):  # 0.30000000000000004 differs by rounding
+        score("r2", Response.of("regression", ["a"], np.tile([0.3, 0.1 + 0.2], 25)), p[:, None])
+
+
+def test_r2_of_a_weighting_knows_rows_that_lie_together_far_from_the_others() -> None:
+    """Without the one row far off, the others lie far from the mean of all, by which targets are moved first."""
+    rng = np.random.default_rng(3)
+    y = np.append(rng.normal(size=12), 1e6)
+    p, weights = y + 0.3 * rng.normal(size=13), np.append(rng.integers(1, 6, 12), 0).astype(float)
+    found = resampled("r2", Response.of("regression", ["a"], y), p[:, None], weights[None])
+    np.testing.assert_allclose(found, [sk.r2_score(y, p, sample_weight=weights)], rtol=1e-9)
 
 
 def test_a_weighting_equals_the_metric_on_repeated_rows(classes: tuple, labels: tuple) -> None:
@@ -122,6 +133,9 @@ def test_ece_by_hand() -> None:
     assert ece(response, p, bins=2) == pytest.approx(0.1)
     # ten bins hold one row each: (0.4 + 0.8 + 0.1) / 3
     assert ece(response, p, bins=10) == pytest.approx(1.3 / 3)
+    # of labels each one counts that is there: (0.2, 0.4, neither holds) | (0.9 holds), of three
+    labels = Response.of("multilabel", ["a", "b"], np.array([[1.0, 0.0], [0.0, np.nan]]))
+    assert ece(labels, np.array([[0.9, 0.2], [0.4, 0.7]]), bins=2) == pytest.approx((0.6 + 0.1) / 3)
 
 
 def test_a_bin_holds_its_upper_edge_and_the_first_its_lower_one_too() -> None:
@@ -290,3 +304,5 @@ def test_logits_are_no_probabilities(metric: str) -> None:
     score(metric, several, logits.sigmoid())
     with pytest.raises(DataError, match="needs probabilities; expected numbers from 0 to 1; got -2 to 2"):
         score(metric, several, logits)
+    with pytest.raises(DataError, match="needs probabilities; expected numbers from 0 to 1; got 0 to 2"):
+        score(metric, several, logits.relu())

@@ -36,6 +36,7 @@ def explored(scores: dict[int, float], steps: int, gain: float = 0.0) -> tuple[l
         ({-3: 1.0, -4: 1.0}, 1, [[-4]]),  # no better is a plateau
         ({0: 1.0, 1: 2.0}, 1, [[1], [2]]),
         ({0: 1.0, 1: 1.0, 2: 1.0}, 1, [[1]]),  # on the strong side too, whose end a tie goes to
+        ({0: 1.0, -1: 1.0}, 1, [[1]]),  # which is then looked behind
         ({-2: 1.0}, 1, []),
         ({-3: 1.0, -5: 2.0}, STEPS, [[-4, -5, -6]]),
         ({-3: 1.0, -6: 2.0}, STEPS, [[-4, -5, -6], [-7, -8, -9]]),

@@ -8,7 +8,7 @@ import torch
 
 from regraft.heads import Response
 from regraft.heads.solve import check_folds
-from regraft.heads.weights import moments, sample_weights
+from regraft.heads.weights import moments, sample_weights, succeeding
 
 
 def test_moments_are_those_of_the_weighted_numbers() -> None:
@@ -33,6 +33,15 @@ def test_equal_numbers_have_no_spread_to_divide_by() -> None:
     assert mean.tolist() == pytest.approx([0.1, 0.1, 0.0, 3.0])
     assert spread.tolist()[:3] == [1.0, 1.0, 1.0]
     assert spread.tolist()[3] == pytest.approx(2.0)
+
+
+def test_labels_of_one_kind_alone_are_as_sure_as_the_rule_of_succession() -> None:
+    """(k + 1) / (n + 2) of the n rows that count, where k is 0 or n; other labels stay as they are."""
+    labels = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 1.0]])
+    counted = torch.tensor([[2.0, 0.5, 1.0, 1.0]] * 3 + [[0.0, 0.5, 1.0, 1.0]])
+    found = succeeding(labels, counted)
+    assert found[:, 0].tolist() == pytest.approx([1 / 6, 5 / 6, 0.0, 4 / 5])
+    assert torch.equal(found[2], labels[2])
 
 
 @pytest.mark.parametrize("dtype", [">f8", ">f4", np.float16])

@@ -61,6 +61,8 @@ def test_products_read_few_rows_at_a_time_and_agree(small_budgets):
     torch.testing.assert_close(design.normal(), x.T @ x)
     assert [disk.largest for disk in disks.values()] == [3, 3]
     assert [disk.read for disk in disks.values()] == [33, 33]
+    w = torch.linspace(0.1, 3.0, 11, dtype=torch.float64)
+    torch.testing.assert_close(design.normal(w), x.T @ torch.diag(w) @ x)
 
 
 def test_a_kernel_is_tiled_where_a_layer_does_not_fit_and_stays_exactly_symmetric(small_budgets):

@@ -117,6 +117,13 @@ def test_an_indefinite_operator_gets_an_honest_status():
     assert torch.isfinite(outcome.solution).all()
 
 
+def test_an_indefinite_preconditioner_gets_an_honest_status():
+    operator = DenseOperator(positive(6), (PSD,))
+    outcome = cg(operator, normal(6), preconditioner=DiagonalOperator(-torch.ones(6, dtype=torch.float64)))
+    assert not outcome.converged
+    assert "(or its preconditioner) is not positive definite" in outcome.message
+
+
 def test_an_indefinite_column_does_not_stop_the_others():
     operator = DiagonalOperator(torch.tensor([2.0, 5.0, -1.0], dtype=torch.float64))
     rhs = torch.tensor([[2.0, 0.0], [5.0, 0.0], [0.0, 1.0]], dtype=torch.float64)

@@ -110,6 +110,9 @@ def test_directions_of_ones_own() -> None:
     assert torch.equal(made.vectors[1].flatten(), flat)
     apart = given_directions(found, {"gradient": gradient, "eigenvector": flat}, orthogonal=True)
     assert abs(apart.cosines[0][1]) < 1e-14
+    near = gradient.flatten() + 1e-7 * flat  # almost the first: what rounding leaves along it is taken off once more
+    apart = given_directions(found, {"gradient": gradient, "near": near}, orthogonal=True)
+    assert abs(apart.cosines[0][1]) < 1e-14
     other = found.point * 3.0
     assert torch.allclose(towards(found, other).flatten(), (found.point * 2.0).flatten(), rtol=1e-14)
     assert not float(towards(found, found.source).norm())

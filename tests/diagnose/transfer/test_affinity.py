@@ -60,6 +60,7 @@ def test_groups_widen_the_interval():
     bound = affinity(linear=five[0], scratch=five[1], labels=five[2], groups=groups)
     assert bound.value == loose.value
     assert bound.error == pytest.approx(5**0.5 * loose.error, rel=0.1)
+    assert bound.high - bound.low > 2 * (loose.high - loose.low)
 
 
 def test_it_stays_between_minus_one_and_one():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -96,8 +98,12 @@ def test_a_constant_feature_changes_nothing(rows) -> None:
     assert h_score(wider, *made.parts[1:]).value == pytest.approx(h_score(*made.parts).value, rel=1e-9)
 
 
-def test_what_it_owes_to_a_row_is_what_goes_with_it(rows) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_it_owes_to_a_row_is_what_goes_with_it(rows, alone: bool) -> None:
+    """Of a row as well that alone has one of the features."""
     made = rows(n=40)
+    if alone:
+        made = replace(made, x=torch.cat([made.x, 3.0 * torch.eye(40, dtype=torch.float64)[:, 11:12]], dim=1))
     found = h_score(*made.parts)
     for row in (0, 11, 39):
         left = h_score(*made.without(row).parts).value

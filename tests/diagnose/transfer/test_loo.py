@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import norm
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -17,6 +18,8 @@ from regraft.diagnose.transfer.loo import left_out, loo_accuracy, loo_r2, neighb
 from regraft.errors import DataError
 from regraft.heads import wilson
 
+RIDGES = tuple(10.0**-k for k in range(5))
+
 
 def _refitted(x: np.ndarray, y: np.ndarray, strength: float, groups: np.ndarray) -> np.ndarray:
     """Predictions of each group's rows by scikit-learn's ridge on all other rows."""
@@ -26,6 +29,12 @@ def _refitted(x: np.ndarray, y: np.ndarray, strength: float, groups: np.ndarray)
         own = groups == group
         out[own] = Ridge(alpha=alpha, solver="svd").fit(x[~own], y[~own]).predict(x[own])
     return out
+
+
+def _margins(outputs: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """By how much the own class leads the best other one."""
+    own = np.eye(outputs.shape[1], dtype=bool)[codes]
+    return outputs[own] - np.where(own, -np.inf, outputs).max(1)
 
 
 @pytest.mark.parametrize(("n", "d"), [(30, 6), (20, 35)])
@@ -58,6 +67,19 @@ def test_numbers(rows) -> None:
     assert loo_r2(left_out(made.decomposition, noise), noise, made.resamples).value < 0.2
 
 
+def test_rivals_of_a_strength_are_two_standard_errors_behind_it_at_most(rows) -> None:
+    made = rows(n=30, d=20, apart=0.3)
+    found = left_out(made.decomposition, made.labels, strengths=RIDGES)
+    y, alone = made.labels.values, np.arange(30)
+    each = [left_out(made.decomposition, made.labels, alone, strengths=(s,)) for s in RIDGES]
+    errors = torch.stack([(y - one.predicted).square().sum(1) for one in each], 1)
+    behind = errors - errors[:, [found.best]]
+    near = behind.mean(0) <= 2 * behind.std(0) / 30**0.5
+    near[found.best] = False
+    assert 0 < int(near.sum()) < len(RIDGES) - 1
+    torch.testing.assert_close(found.rivals[0], errors[:, near])
+
+
 def test_what_is_owed_to_a_row_is_what_goes_with_it(rows) -> None:
     made = rows(n=30)
     found = left_out(made.decomposition, made.labels, strengths=(0.05,))
@@ -69,6 +91,19 @@ def test_what_is_owed_to_a_row_is_what_goes_with_it(rows) -> None:
         left = left_out(rest.decomposition, rest.labels, strengths=(ridge / own,))  # the same λ
         value = loo_r2(left, rest.labels, rest.resamples).value
         assert float(r2.influence[row]) == pytest.approx((1 - 1 / 30) * (r2.value - value), rel=1e-7)
+        # of the hits, what the margins of all other rows lose, as a smooth function of them
+        others, codes = np.arange(30) != row, made.y[np.arange(30) != row]
+        before, after = (_margins(p.numpy(), c) for p, c in ((found.predicted, made.y), (left.predicted, codes)))
+        scale = 1.06 * before.std(ddof=1) * 30**-0.2
+        lent = (norm.cdf(before[others] / scale) - norm.cdf(after / scale)).sum()
+        assert found.pairs is not None
+        assert float(found.pairs.hits[row]) == pytest.approx(lent, rel=1e-7)
+
+
+def test_of_a_tie_the_first_class_is_said(rows) -> None:
+    made = rows(n=30)
+    found = replace(left_out(made.decomposition, made.labels), predicted=torch.zeros(30, 3, dtype=torch.float64))
+    assert loo_accuracy(found, made.labels, made.resamples).value == pytest.approx((made.y == 0).mean())
 
 
 def test_order_of_rows_and_names_of_classes_do_not_matter(rows) -> None:

@@ -134,7 +134,9 @@ def test_few_groups_bear_out_no_difference_that_rows_would(rows) -> None:
     made = rows(n=90)
     estimates = _estimates(made, {"clean": made.x, "blurred": _noisy(made.x, 0.5)})
     groups = np.arange(90) % 3
-    of_rows, of_groups = (rank_models(estimates, labels=made.y, groups=g).differences[0] for g in (None, groups))
+    found = [rank_models(estimates, labels=made.y, groups=g) for g in (None, groups)]
+    of_rows, of_groups = (each.differences[0] for each in found)
     assert of_groups.high - of_groups.value == pytest.approx(of_groups.value - of_groups.low)
     assert of_groups.low < of_rows.low
     assert not of_groups.real
+    assert [(first.rank_low, first.rank_high) for first in (each.places[0] for each in found)] == [(1, 1), (1, 2)]

@@ -247,6 +247,22 @@ def test_groups_of_one_row_each_are_rows(rows) -> None:
     assert torch.equal(grouped.deviations, alone.deviations)
 
 
+def test_resamples_of_a_mean_spread_as_its_standard_error() -> None:
+    """Few rows as well: s / √n with s² of n − 1 degrees of freedom."""
+    x = np.array([0.3, -1.0, 2.0, 0.7, 5.0])
+    found = Resamples.of(Labels.of(x), count=20_000).spread(torch.from_numpy((x - x.mean()) / 5))
+    assert float(found.std()) == pytest.approx(x.std(ddof=1) / 5**0.5, rel=0.03)
+
+
+def test_groups_of_one_class_each_are_drawn_within_it_and_others_among_all() -> None:
+    labels, groups = Labels.of(np.repeat([0, 1], 12)), np.arange(24) // 3
+    within = Resamples.of(labels, groups, count=20).deviations[:, ::3]  # of one row a group
+    assert torch.allclose(within[:, :4].sum(1), torch.zeros(20, dtype=torch.float64), atol=1e-12)
+    mixed = Resamples.of(labels, np.roll(groups, 1), count=20).deviations[:, 1::3]
+    assert torch.allclose(mixed.sum(1), torch.zeros(20, dtype=torch.float64), atol=1e-12)
+    assert float(mixed[:, [0, 1, 2, 3, 7]].sum(1).abs().max()) > 0.5  # those whose first row is of the first class
+
+
 def test_classes_of_one_group_each_vary(rows) -> None:
     made = rows(c=2, apart=0.3)
     found = scores(features=made.x, labels=made.y, groups=[f"patient {code}" for code in made.y], names=("logme",))

@@ -44,6 +44,8 @@ def test_leep_is_its_definition(rows) -> None:
         joint[y[i]] += theta[i] / 60
     wanted = np.mean([np.log((theta[i] * joint[y[i]] / joint.sum(0)).sum()) for i in range(60)])
     assert leep(source, made.labels, made.resamples).value == pytest.approx(wanted, rel=1e-12)
+    rounded = checked_source(source * torch.linspace(0.9995, 1.0005, 60, dtype=torch.float64)[:, None], 60)
+    assert leep(rounded, made.labels, made.resamples).value == pytest.approx(wanted, rel=1e-12)
 
 
 def test_nce_is_minus_the_conditional_entropy(rows) -> None:

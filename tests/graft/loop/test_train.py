@@ -29,6 +29,7 @@ from regraft.graft.loop.train import (
     Optimiser,
     Schedule,
     TrainConfig,
+    Training,
     tensor_digest,
     train,
 )
@@ -628,6 +629,17 @@ def test_patience_is_counted_from_the_best_epoch(patience: int, scores: list[flo
                     on_epoch=lambda epoch, m: kept.update({epoch: tensor_digest(m.state_dict())}))  # fmt: skip
     assert (outcome.status, outcome.best, len(outcome.history)) == ("stopped", best, ended)
     assert tensor_digest(module.state_dict()) == kept[best]
+
+
+@pytest.mark.parametrize("beta", [None, 0.8])
+def test_what_stopped_early_is_judged_by_the_weights_that_it_went_back_to(beta: float | None) -> None:
+    """A moving average goes back as the weights do."""
+    module, rows = toy_module(), toy_rows()
+    config = TrainConfig(epochs=10, batch_size=16, optimiser=Optimiser(lr=0.05), loop=Loop(average=beta, patience=2))
+    run = Training(module, rows, config, Told([0.5, 0.3, 0.2]), toy_rows(6))
+    assert run.advance().best == 1
+    with torch.no_grad():
+        torch.testing.assert_close(run.outputs(rows), module(rows.inputs(torch.arange(len(rows)))))
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,15 @@ def run(values: list[list[float]], rungs=(0.1, 0.3, 1.0), keep=1 / 3) -> tuple[l
     return halve(list(range(len(values))), judge, rungs=rungs, keep=keep), spent
 
 
+def test_a_share_of_candidates_is_rounded_up_but_not_for_rounding():
+    """Such as 0.55 · 100 = 55.00000000000001."""
+    assert all(
+        survivors(count, percent / 100) == max(1, -(-percent * count // 100))
+        for count in range(1, 121)
+        for percent in range(5, 100, 5)
+    )
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 10, 27])
 def test_it_judges_as_many_as_it_says_and_finds_the_best_of_steady_candidates(count):
     random = np.random.default_rng(count)

@@ -80,6 +80,12 @@ def test_chance_is_no_reason():
     assert trained({0.1: 0.83, 0.03: 0.77}, {0.1: 0.61, 0.03: 0.7})[2] == [0.1, 0.03]
 
 
+def test_a_perfect_score_of_few_rows_is_known_as_well_as_one_row_from_it():
+    """Two standard errors of 29/30 among 30 rows are .066; of 1 they would be none."""
+    assert trained({0.1: 1.0, 0.03: 1.0}, {0.1: 0.94})[2] == [0.1]
+    assert trained({0.1: 1.0, 0.03: 1.0}, {0.1: 0.93, 0.03: 0.9})[2] == [0.1, 0.03]
+
+
 def test_scores_without_a_scale_are_taken_as_they_are():
     assert trained({0.1: 0.83, 0.03: 0.77}, {0.1: -3.0}, metric="r2")[2] == [0.1]
 

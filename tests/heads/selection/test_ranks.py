@@ -51,7 +51,7 @@ def test_every_offset_scores_as_dense_heads_do(again):
     folds = np.random.default_rng(1).permutation(60) % 4
     found = rank_curve(
         unit_design(x, 3, CUTS, torch.float64), classes_of(codes), count=7, strength=1e-2, normalised=again,
-        folds=folds, metric="accuracy",
+        folds=folds, metric="accuracy", seed=3,
     )  # fmt: skip
     assert [rank.offset for rank in found.ranks] == [0, 7, 14, 28, 56, 93]
     for rank in found.ranks:
@@ -59,7 +59,7 @@ def test_every_offset_scores_as_dense_heads_do(again):
         expected = dense(x, codes, folds, lambda order, o=first: order[o : o + 7], 1e-2, again)
         assert (rank.score, rank.standard_error) == pytest.approx(expected, abs=1e-9)
     assert (found.count, found.rows, found.blind.offset) == (7, 60, None)
-    drawn = torch.rand(100, generator=torch.Generator().manual_seed(0)).argsort(descending=True)[:7].numpy()
+    drawn = torch.rand(100, generator=torch.Generator().manual_seed(3)).argsort(descending=True)[:7].numpy()
     expected = dense(x, codes, folds, lambda _: drawn, 1e-2, again)
     assert (found.blind.score, found.blind.standard_error) == pytest.approx(expected, abs=1e-9)
 

@@ -144,6 +144,7 @@ def _between(decomposition: Decomposition, labels: Labels, ridge: float) -> tupl
     leverage = 1 - 1 / rows - decomposition.residual_diagonal(ridge)
     left = 1 - all_rows * leverage
     inside = fitted.square() @ counts - all_rows * leverage.square() + of_class * (leverage - own).square()
-    change = of_class * (leverage - 2 * own + inner[codes]) - all_rows * leverage + all_rows * inside / left
-    # a row that alone fills a direction: without it both traces lose one, and the score its whole share there
-    return value, torch.where(left > 1e-9, -change, 0.0) * (rows - 1) / rows
+    # a row that alone fills a direction: without it neither scatter has one there, and 0/0 stands for 0
+    turned = torch.where(left > 1e-9, all_rows * inside / left, 0.0)
+    change = of_class * (leverage - 2 * own + inner[codes]) - all_rows * leverage + turned
+    return value, -change * (rows - 1) / rows
