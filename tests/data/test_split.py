@@ -79,7 +79,11 @@ def test_groups_hold_out_their_share_to_half_the_largest_group(data, fraction, s
     held = holdout(classes(codes) if kind == "classes" else regression(codes[:, None]), groups, fraction, seed)
     sizes = np.bincount(groups)
     parts = [len(set(np.array(groups)[part])) for part in (held, ~held)]
-    assert min(parts) == 1 or abs(held.sum() - fraction * len(groups)) <= sizes.max() / 2
+    has = np.zeros((13, 3), dtype=bool)  # which classes a group that is trained on has
+    has[np.array(groups)[~held], codes[~held]] = True
+    needed = (has & (has.sum(axis=0) == 1)).any(axis=1).sum()  # by a class that no other of these has
+    near = abs(held.sum() - fraction * len(groups)) <= sizes.max() / 2
+    assert min(parts) == 1 or near or (kind == "classes" and needed == parts[1])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -215,6 +219,39 @@ def test_held_out_regression_and_multilabel_rows():
     held = holdout(multilabel(labels), None, 0.2, 0)
     assert labels[held].sum(axis=0).tolist() == [2, 8]
     assert abs(held.sum() - 20) <= 2
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(3, 4)), min_size=2, max_size=20),
+    st.sampled_from([0.1, 0.2, 0.5]),
+    st.integers(0, 10**6),
+    st.booleans(),
+)
+def test_held_out_groups_leave_each_class_of_several_one_for_training(parts, fraction, seed, labelled):
+    values = np.repeat([code for code, _ in parts], [size for _, size in parts])
+    groups = np.repeat(np.arange(len(parts)), [size for _, size in parts])
+    target = multilabel(np.eye(5)[values]) if labelled else classes(values)
+    held = holdout(target, groups, fraction, seed)
+    assert held.any()
+    assert not held.all()
+    assert all(len(set(held[groups == group])) == 1 for group in groups)
+    for code in set(values):
+        if len(set(groups[values == code])) > 1:
+            assert not held[values == code].all()
+
+
+def test_of_two_groups_a_class_at_most_one_is_held_out_and_chance_says_of_which():
+    values, groups = np.repeat(np.arange(5), 60), np.repeat(np.arange(10), 30)
+    found = [holdout(classes(values), groups, 0.2, seed) for seed in range(20)]
+    assert {held.sum() for held in found} == {60}
+    counts = np.array([np.bincount(values[held], minlength=5) for held in found])
+    assert set(counts.flat) == {0, 30}
+    assert (counts > 0).any(axis=0).all()
+    ranks, tens = np.arange(400.0)[:, None], np.repeat(np.arange(20), 20)
+    for seed in range(5):  # of numbers a group of each quarter, not the top fifth
+        rows = np.flatnonzero(holdout(regression(ranks), tens, 0.2, seed))
+        assert np.bincount(rows // 100).tolist() == [20] * 4
 
 
 def doubled(texts, split, labels, groups=None) -> Manifest:

@@ -84,7 +84,8 @@ def holdout(target: Target, groups: Sequence[str] | np.ndarray | None, fraction:
     """Which rows are held out, bool ``(N,)``: about ``fraction`` of them, stratified as in :func:`folds`.
 
     Without groups every class gives ``fraction`` of its rows, to within one, and keeps at least one for
-    training; classes of one row are never held out. With groups, whole groups are held out.
+    training; classes of one row are never held out. With groups, whole groups are held out, and every class (or
+    label) that several groups have keeps one of them for training.
 
     Raises:
         DataError: a fraction outside (0, 1), fewer than 2 rows or groups.
@@ -97,8 +98,13 @@ def holdout(target: Target, groups: Sequence[str] | np.ndarray | None, fraction:
     codes = _group_codes(groups, rows)
     rng = np.random.default_rng(seed)
     if codes is not None or target.kind == "multilabel":
-        place = _iterative(_indicators(target), codes, np.array([1.0 - fraction, fraction]), rng)
-        return place == 1
+        units = rows if codes is None else int(codes.max()) + 1
+        labels = _indicators(target, int(units * min(fraction, 1.0 - fraction)))
+        if _is_classes(target):  # of classes of as many rows the first in line would always be placed first
+            labels = labels[:, np.random.default_rng([seed, 1]).permutation(labels.shape[1])]
+        held: np.ndarray = _iterative(labels, codes, np.array([1.0 - fraction, fraction]), rng) == 1
+        named = target.kind == "multilabel" or _is_classes(target)
+        return _leaving_each(held, labels, codes, fraction, rng) if named else held
     return _systematic(_strata(target, rng), _is_classes(target), fraction, rng)
 
 
@@ -195,18 +201,20 @@ def _strata(target: Target, rng: np.random.Generator) -> np.ndarray:
     return standardised + rng.random(len(values)) * 1e-9
 
 
-def _indicators(target: Target) -> np.ndarray:
-    """0/1 columns ``(N, C)`` whose sums a split should balance."""
+def _indicators(target: Target, most: int) -> np.ndarray:
+    """0/1 columns ``(N, C)`` whose sums a split should balance; of numbers ``most`` bins, of which each then has a unit
+    to hold out, or ten."""
     if target.kind == "multilabel":
         return target.values
     if _is_classes(target):
         return (target.values[:, None] == np.arange(len(target.classes))).astype(np.float64)
-    return (_bins(_strata(target, np.random.default_rng(0)))[:, None] == np.arange(_BINS)).astype(np.float64)
+    bins = max(1, min(most, _BINS))
+    return (_bins(_strata(target, np.random.default_rng(0)), bins)[:, None] == np.arange(bins)).astype(np.float64)
 
 
-def _bins(strata: np.ndarray) -> np.ndarray:
+def _bins(strata: np.ndarray, bins: int = _BINS) -> np.ndarray:
     rank = np.argsort(np.argsort(strata, kind="stable"), kind="stable")
-    return rank * _BINS // len(strata)
+    return rank * bins // len(strata)
 
 
 def _grouped(strata: np.ndarray, codes: np.ndarray, k: int, seed: int) -> np.ndarray:
@@ -257,6 +265,32 @@ def _every(count: int, fraction: float, start: float) -> np.ndarray:
     """Bool ``(count,)`` with floor or ceil of ``m · fraction`` True among any m in a row."""
     marks = np.floor(np.arange(count + 1) * fraction + start)
     return np.diff(marks) > 0
+
+
+def _leaving_each(
+    held: np.ndarray, labels: np.ndarray, codes: np.ndarray | None, fraction: float, rng: np.random.Generator
+) -> np.ndarray:
+    """``held`` with no label that several units (rows or groups) have held out whole: one of them goes to training,
+    and units whose labels training has elsewhere come for it as long as that brings the share nearer."""
+    unit = np.arange(len(labels)) if codes is None else codes
+    size = np.bincount(unit).astype(np.float64)
+    has = np.zeros((len(size), labels.shape[1]), dtype=bool)
+    np.logical_or.at(has, unit, np.nan_to_num(labels) > 0)
+    out = np.zeros(len(size), dtype=bool)
+    out[unit] = held
+    whole = np.flatnonzero((has.sum(axis=0) > 1) & ~has[~out].any(axis=0))
+    for label in whole:
+        if not has[~out, label].any():  # else it came with another label's unit
+            out[rng.choice(np.flatnonzero(has[:, label]))] = False
+    while len(whole):
+        lacking = fraction * size.sum() - size[out].sum()
+        alone = has[~out].sum(axis=0) == 1
+        spare = np.flatnonzero(~out & ~(has & alone).any(axis=1) & (size < 2 * lacking))
+        if not len(spare):
+            break
+        gap = np.abs(lacking - size[spare])
+        out[rng.choice(spare[gap == gap.min()])] = True
+    return out[unit]
 
 
 def _iterative(
