@@ -90,34 +90,6 @@ def test_rows_run_where_they_are_told_and_say_where_they_were_measured(tmp_path,
     assert [file["measured_on"] for file in kept] == [["cuda:0"], []]  # each row its own
 
 
-def test_a_row_of_other_rows_takes_their_stored_numbers(tmp_path):
-    calls: list[str] = []
-    first, given = _measured(_row("first"), 80, calls), []
-
-    def run(context):
-        given.append(context.known("first"))
-        return given[-1] or first.run(context)
-
-    page = (replace(first, run=lambda context: replace(first.run(context), seeds=context.seeds)),
-            replace(first, id="second", run=run))  # fmt: skip
-    _go(page, tmp_path, ["second"])
-    _go(page, tmp_path, ["first"])
-    _go(page, tmp_path, ["second"])
-    assert calls == ["first", "first"]
-    assert given[0] is None
-    assert given[1].arms == load_result(tmp_path / "000" / "first.mini.json")[0].arms
-    path = tmp_path / "000" / "first.mini.json"
-    for change in ({"seeds": [0, 1]}, {"arms": {}}):  # of fewer seeds; closed by a gate
-        stored = json.loads(path.read_text())
-        stored["result"] |= change
-        path.write_text(json.dumps(stored))
-        _go(page, tmp_path, ["second"])
-        assert given[-1] is None
-    given.clear()
-    _go(page[1:], tmp_path, ["second"])  # of a page without it
-    assert given == [None]
-
-
 def test_the_report_shows_paper_beside_ours(tmp_path):
     text = _go((_measured(_row("frail", fragile=True), 60), _row("later", paper="001")), tmp_path).text()
     assert "paper  ours 80, theirs 70" in text

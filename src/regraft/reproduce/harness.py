@@ -74,7 +74,6 @@ def reproduce(
     tried = _try_gates(asked, known_gates, GateContext(data, cache_root(), progress=progress))
     where = pick_device(device or ("auto" if scale == "full" else "cpu"))
     context = Context(data, cache_root(), scale, device=where, arms=arms)
-    context = replace(context, known=partial(_known, page, scale, output, context.seeds))
     reports = []
     for number, row in enumerate(chosen):
         if progress:
@@ -156,20 +155,10 @@ def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Pat
 
 
 def _has_numbers(path: Path) -> bool:
-    return bool((found := _numbers(path)) and found.arms)
-
-
-def _known(page: Sequence[Row], scale: Scale, output: Path, seeds: Sequence[int], name: str) -> Result | None:
-    """The stored numbers of a row that was measured with these seeds."""
-    found = next((_numbers(result_path(output, row, scale)) for row in page if row.id == name), None)
-    return found if found is not None and found.arms and tuple(found.seeds) == tuple(seeds) else None
-
-
-def _numbers(path: Path) -> Result | None:
     try:
-        return load_result(path)[0]
+        return bool(load_result(path)[0].arms)
     except RecipeError:
-        return None
+        return False
 
 
 def result_path(output: Path, row: Row, scale: Scale) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +16,12 @@ from regraft.reproduce.gradients import ablations, encoders
 from regraft.reproduce.gradients.ablations import COMBINATIONS, TOPS, arm_name
 from regraft.reproduce.gradients.measured import MEASURED
 from regraft.reproduce.gradients.setting import MINI
+from regraft.reproduce.harness import load_result, reproduce, result_path
 from regraft.reproduce.result import Result
 
 ROW = {row.id: row for row in ROWS if row.paper == "000"}
 SEEDS = range(5)
+PAPERS = Path(__file__).resolve().parents[3] / "papers"
 
 
 def level(value, tasks, rng):
@@ -148,6 +152,17 @@ def test_the_gap_by_hand():
     result = encoders.gap(_self(), replace(supervised, arms={**supervised.arms, "V1a FT": third}))
     assert np.mean(result.one("gap(jigsaw)")) == pytest.approx(6.0, abs=0.05)
     assert np.mean(result.one("gap(supervised)")) == pytest.approx(-0.9, abs=0.05)
+
+
+def test_the_gap_is_measured_by_arms_not_taken_from_files(tmp_path, monkeypatch):
+    """Files of the rows of Table 4 may be of other versions and networks than the arms."""
+    monkeypatch.setattr(encoders, "_run_self", lambda context: _self())
+    monkeypatch.setattr(encoders, "_run_supervised", lambda context: _supervised())
+    shutil.copytree(PAPERS / "000", tmp_path / "000")
+    page = [replace(ROW[name], needs=()) for name in ("gf-table4-self", "gf-table4-sup", "gf-gap")]
+    reproduce(["gf-gap"], data=tmp_path, output=tmp_path, page=page, known_gates={})
+    found, _ = load_result(result_path(tmp_path, page[-1], "mini"))
+    assert found.arms == encoders.gap(_self(), _supervised()).arms
 
 
 @pytest.fixture
