@@ -138,6 +138,16 @@ def test_one_arm_that_is_off_fails_its_clause(name, letter, arm, value):
     assert {v.clause.letter for v in found.verdicts if not v.outcome.holds} >= {letter}
 
 
+def test_an_effect_of_each_part_is_the_least_that_the_paper_prints():
+    """Tables 2 (by θ2) and 3 (by encoder and data set), whose clauses ask it of every part."""
+    activation, grad, full, tuned = 82.65, np.array([83.05, 83.12]), np.array([83.50, 83.40]), np.array([82.97, 82.50])
+    cells = np.array([89.96, 70.51, 39.37, 90.90, 61.16, 34.83]) - [82.04, 62.87, 34.30, 81.95, 52.05, 29.20]
+    effects = {(row, clause.letter): clause.paper_effect for row in ROW for clause in ROW[row].clauses}
+    least = {("gf-table2", "a"): full - activation, ("gf-table2", "b"): full - grad, ("gf-table2", "c"): full - tuned,
+             ("gf-table3", "a"): cells}  # fmt: skip
+    assert {clause: effects[clause] for clause in least} == pytest.approx({k: v.min() for k, v in least.items()})
+
+
 def test_one_cell_without_a_gain_fails_six_of_six():
     result = _table3()
     cells = {**result.arms["S4-vae full"], "mnist": [60.0] * 5}
