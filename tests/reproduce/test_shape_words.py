@@ -250,12 +250,19 @@ def test_what_may_be_up_to_so_much_has_no_opposite(limits, label):
     assert words.fragile_label(words.bound([-2.0, -2.1, -2.2], **mirrored), None) == label
 
 
-def test_all_of_shows_the_first_that_fails():
+def test_all_of_shows_the_first_that_fails_and_sooner_one_that_came_out_opposite():
     yes, no = words.bound([1], at_most=2), words.bound([3], at_most=2)
     assert words.all_of([yes, yes]).holds
     both = words.all_of([yes, no])
     assert not both.holds
     assert both.estimate == 3
+    wide, less = words.greater([4.0, -5, 1], np.zeros(3)), words.greater([-2.0, -2.1, -2.2], np.zeros(3))
+    for parts in ([yes, wide, less, wide], [less, wide]):
+        found = words.all_of(parts)
+        assert (found.low, found.high, found.side) == (less.low, less.high, 1)
+        assert words.fragile_label(found, None) == "opposite"
+    allowed = words.at_least([-2.0, -2.1, -2.2], np.zeros(3), 5)  # opposite too, but it holds
+    assert words.all_of([allowed, wide]).estimate == wide.estimate
     with pytest.raises(ValueError, match="no outcome"):
         words.all_of([])
 

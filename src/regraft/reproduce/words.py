@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -328,7 +329,8 @@ def fragile_label(outcome: Outcome, paper_effect: float | None) -> Literal["abse
 
     *absent*: the interval lies inside ± half the paper's effect. *opposite*: it lies beyond 0 on the side
     that the clause does not ask for. Else *unresolved*. They are tried in this order. Without a figure in
-    the paper nothing is called absent.
+    the paper nothing is called absent. A share is never opposite, for Wilson's interval lies in [0, 1]; a conjunction's
+    label is that of the part that :func:`~regraft.reproduce.outcome.all_of` shows.
 
     Args:
         paper_effect: the paper's figure of what the clause estimates, in the same units.
@@ -339,6 +341,4 @@ def fragile_label(outcome: Outcome, paper_effect: float | None) -> Literal["abse
     if paper_effect is not None and -abs(paper_effect) / 2 < low and high < abs(paper_effect) / 2:
         return "absent"
     side = outcome.side or (0 if not paper_effect else int(math.copysign(1, paper_effect)))
-    if (side > 0 and high < 0) or (side < 0 and low > 0):
-        return "opposite"
-    return "unresolved"
+    return "opposite" if replace(outcome, side=side).opposite else "unresolved"
