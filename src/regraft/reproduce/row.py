@@ -31,8 +31,8 @@ class Clause:
         fragile: whether its failure alone is a fragile-fail at scale mini.
         check: judges a result; ``None`` while the row is not measured by this package.
         disturb: the change of a passing result after which the clause must fail.
-        paper_effect: the paper's own figure of what the clause estimates, where it gives one; of several, the mean where
-            the clause pools them, the least where it asks for each.
+        paper_effect: the paper's own figure of what the clause estimates, where it gives one; of several, the mean
+            where the clause pools them, the least where it asks for each.
     """
 
     letter: str
