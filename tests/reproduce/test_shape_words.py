@@ -67,6 +67,8 @@ def test_at_least_and_about_by_hand():
     assert words.about(a, b, 0.6).holds
     assert words.about(b, a, 0.6).holds
     assert not words.about(a, b, 0.5).holds
+    needed = [words.at_least(b, a, margin).needed for margin in (0.0, 0.5)]
+    assert needed == ["interval above +0", "interval above -0.5"]
     wide = np.array([-2.0, 0.0, 2.0])  # mean 0, but the interval is ±4.97
     assert not words.about(wide, np.zeros(3), 4.9).holds
     assert words.about(wide, np.zeros(3), 5.0).holds
@@ -223,6 +225,11 @@ def test_bound_judges_the_named_statistic():
     assert not words.bound(values, at_most=2.0).holds
     assert words.bound(values, at_most=4.0, at_least=4.0).holds
     assert not words.bound(values, at_most=8.0, statistic="max").holds
+    below = words.bound(values, at_most=2.0, statistic="median", strict=True)
+    assert (below.holds, below.needed) == (False, "median < 2")
+    assert words.bound(values, at_most=2.0001, statistic="median", strict=True).holds
+    assert words.bound(values, at_least=0.9999, statistic="min", strict=True).needed == "min > 0.9999"
+    assert not words.bound(values, at_least=1.0, statistic="min", strict=True).holds
     assert words.bound(values, at_least=1.0, statistic="min").holds
     with pytest.raises(ValueError, match="at_most"):
         words.bound(values)
