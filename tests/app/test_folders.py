@@ -17,13 +17,13 @@ import torch
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Small, folder
 
-from regraft.app.folders import check_folder, check_predictions, check_verb
+from regraft.app.folders import check_predictions, check_verb
 from regraft.errors import DataError
 from regraft.files import write_bytes
 from regraft.graft.pretraining.folder import unfinished
 from regraft.graft.recording import short_name
 from regraft.record import Record
-from regraft.record.folder import check_replaced, whole
+from regraft.record.folder import check_folder, check_replaced, whole
 
 
 @pytest.fixture(scope="module")

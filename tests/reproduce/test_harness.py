@@ -90,34 +90,6 @@ def test_rows_run_where_they_are_told_and_say_where_they_were_measured(tmp_path,
     assert [file["measured_on"] for file in kept] == [["cuda:0"], []]  # each row its own
 
 
-def test_a_row_of_other_rows_takes_their_stored_numbers(tmp_path):
-    calls: list[str] = []
-    first, given = _measured(_row("first"), 80, calls), []
-
-    def run(context):
-        given.append(context.known("first"))
-        return given[-1] or first.run(context)
-
-    page = (replace(first, run=lambda context: replace(first.run(context), seeds=context.seeds)),
-            replace(first, id="second", run=run))  # fmt: skip
-    _go(page, tmp_path, ["second"])
-    _go(page, tmp_path, ["first"])
-    _go(page, tmp_path, ["second"])
-    assert calls == ["first", "first"]
-    assert given[0] is None
-    assert given[1].arms == load_result(tmp_path / "000" / "first.mini.json")[0].arms
-    path = tmp_path / "000" / "first.mini.json"
-    for change in ({"seeds": [0, 1]}, {"arms": {}}):  # of fewer seeds; closed by a gate
-        stored = json.loads(path.read_text())
-        stored["result"] |= change
-        path.write_text(json.dumps(stored))
-        _go(page, tmp_path, ["second"])
-        assert given[-1] is None
-    given.clear()
-    _go(page[1:], tmp_path, ["second"])  # of a page without it
-    assert given == [None]
-
-
 def test_the_report_shows_paper_beside_ours(tmp_path):
     text = _go((_measured(_row("frail", fragile=True), 60), _row("later", paper="001")), tmp_path).text()
     assert "paper  ours 80, theirs 70" in text
@@ -183,8 +155,9 @@ def test_numbers_are_kept_where_a_check_fails_on_them(tmp_path, fault):
 
     row = _measured(_row("good"), 80)
     page = (row.measured_by(row.run, {"a": broken}, {"a": swap("ours", "theirs")}), _measured(_row("other"), 80))
-    with pytest.raises(type(fault)):
-        _go(page, tmp_path, ["good"])
+    report = _go(page, tmp_path)
+    assert [row.judgement.status for row in report.rows] == ["not run", "pass"]
+    assert str(fault) in report.rows[0].judgement.reason
     result, _ = load_result(result_path(tmp_path, page[0], "mini"))
     assert result.arm("ours").tolist() == [[80, 81, 79]]
     # nor do stored numbers that a check does not know stop the rows beside them
@@ -266,6 +239,21 @@ def test_a_closed_gate_decides_over_the_row(tmp_path, figure, status):
     assert [gate.status for gate in report.gates] == [status]
     assert calls == (["good"] if status == "pass" else [])
     assert f"V1a: {status}" in report.text()
+
+
+@pytest.mark.parametrize(("wrong", "said"), [("output", "cannot write into"), ("device", "unknown")])
+def test_what_is_wrong_with_a_call_is_said_before_its_gates(tmp_path, wrong, said):
+    tried: list[str] = []
+    (tmp_path / "weights" / "mobilenet_v1_0.25_128").mkdir(parents=True)
+    (tmp_path / "papers").touch()
+    measure = lambda context: iter([("top-1", tried.append("V1a") or 50.0)])  # noqa: E731
+    known = {"gates": {"V1a": Gate("V1a", "50 ± 1", {"top-1": (49, 51)}, measure)}, "data": tmp_path}
+    page = (_measured(_row("good", needs=("V1a",)), 80),)
+    output, device = {"output": ("papers", "cpu"), "device": ("here", "abacus")}[wrong]
+    with pytest.raises(RegraftError, match=said):
+        _go(page, tmp_path / output, device=device, **known)
+    assert tried == []
+    assert _go(page, tmp_path / "papers", ["gates"], **known).gates[0].status == "pass"  # which writes nothing
 
 
 def test_gates_can_be_left_out_or_named_alone(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -135,6 +136,10 @@ def test_stored_numbers_are_judged_as_their_files_say():
     for name, (row, result, told) in STORED.items():
         found = row.judge(result)
         assert (found.status, found.reason) == (told["status"], told["reason"]), name
+        compared = [
+            each for each in found.verdicts if each.clause.paper_effect and math.isfinite(each.outcome.estimate)
+        ]
+        assert [v.clause.letter for v in compared if math.isnan(v.outcome.low)] == [], name  # no label could use it
         clauses = json.loads(json.dumps([verdict.to_json() for verdict in found.verdicts]))
         for now, then in zip(clauses, told["clauses"], strict=True):
             assert {k: v for k, v in now.items() if k not in ("low", "high", "estimate")} == {

@@ -67,6 +67,8 @@ def test_at_least_and_about_by_hand():
     assert words.about(a, b, 0.6).holds
     assert words.about(b, a, 0.6).holds
     assert not words.about(a, b, 0.5).holds
+    needed = [words.at_least(b, a, margin).needed for margin in (0.0, 0.5)]
+    assert needed == ["interval above +0", "interval above -0.5"]
     wide = np.array([-2.0, 0.0, 2.0])  # mean 0, but the interval is ±4.97
     assert not words.about(wide, np.zeros(3), 4.9).holds
     assert words.about(wide, np.zeros(3), 5.0).holds
@@ -223,6 +225,11 @@ def test_bound_judges_the_named_statistic():
     assert not words.bound(values, at_most=2.0).holds
     assert words.bound(values, at_most=4.0, at_least=4.0).holds
     assert not words.bound(values, at_most=8.0, statistic="max").holds
+    below = words.bound(values, at_most=2.0, statistic="median", strict=True)
+    assert (below.holds, below.needed) == (False, "median < 2")
+    assert words.bound(values, at_most=2.0001, statistic="median", strict=True).holds
+    assert words.bound(values, at_least=0.9999, statistic="min", strict=True).needed == "min > 0.9999"
+    assert not words.bound(values, at_least=1.0, statistic="min", strict=True).holds
     assert words.bound(values, at_least=1.0, statistic="min").holds
     with pytest.raises(ValueError, match="at_most"):
         words.bound(values)
@@ -250,12 +257,19 @@ def test_what_may_be_up_to_so_much_has_no_opposite(limits, label):
     assert words.fragile_label(words.bound([-2.0, -2.1, -2.2], **mirrored), None) == label
 
 
-def test_all_of_shows_the_first_that_fails():
+def test_all_of_shows_the_first_that_fails_and_sooner_one_that_came_out_opposite():
     yes, no = words.bound([1], at_most=2), words.bound([3], at_most=2)
     assert words.all_of([yes, yes]).holds
     both = words.all_of([yes, no])
     assert not both.holds
     assert both.estimate == 3
+    wide, less = words.greater([4.0, -5, 1], np.zeros(3)), words.greater([-2.0, -2.1, -2.2], np.zeros(3))
+    for parts in ([yes, wide, less, wide], [less, wide]):
+        found = words.all_of(parts)
+        assert (found.low, found.high, found.side) == (less.low, less.high, 1)
+        assert words.fragile_label(found, None) == "opposite"
+    allowed = words.at_least([-2.0, -2.1, -2.2], np.zeros(3), 5)  # opposite too, but it holds
+    assert words.all_of([allowed, wide]).estimate == wide.estimate
     with pytest.raises(ValueError, match="no outcome"):
         words.all_of([])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
-from regraft.app.folders import Place, check_artifact, check_data, check_folder, check_predictions, check_run
+from regraft.app.folders import Place, check_artifact, check_data, check_predictions, check_run
 from regraft.app.options import (
     PASS,
     RESULT,
@@ -50,6 +50,7 @@ from regraft.app.results import say_estimate, say_result, summary
 from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
 from regraft.record import Record, counted
+from regraft.record.folder import check_folder
 from regraft.wording import some
 
 if TYPE_CHECKING:

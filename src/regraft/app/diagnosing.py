@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, duration, show_json, table
-from regraft.app.folders import check_data, check_folder, check_verb, slug
+from regraft.app.folders import check_data, check_verb, slug
 from regraft.app.options import (
     Batch,
     Data,
@@ -27,6 +27,7 @@ from regraft.app.options import (
     one_or_many,
 )
 from regraft.errors import RecipeError
+from regraft.record.folder import check_folder
 
 if TYPE_CHECKING:
     from regraft.record import Record

@@ -14,12 +14,11 @@ from regraft.record import Record
 from regraft.record.folder import (
     BACKBONE,
     RUN_FILES,
-    cannot_write,
     check_config,
+    check_folder,
     check_other_file,
     record_in,
     refuse,
-    staging,
     unlike,
 )
 from regraft.wording import some
@@ -31,31 +30,11 @@ __all__ = [
     "Place",
     "check_artifact",
     "check_data",
-    "check_folder",
     "check_predictions",
     "check_run",
     "check_verb",
     "slug",
 ]
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written before anything is computed for it."""
-    if folder.is_symlink() and not folder.exists():
-        raise cannot_write(folder, "a link to nothing")
-    there = folder.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise cannot_write(folder, f"{there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise cannot_write(folder, f"no right to write in {there}")
-    try:  # some places let nobody write whatever their rights say, and names may be too long
-        trial = staging(there, folder.name)
-        trial.mkdir()
-        trial.rmdir()
-    except OSError as error:
-        raise cannot_write(folder, error.strerror or str(error)) from error
 
 
 def check_artifact(folder: Path) -> None:

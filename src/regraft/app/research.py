@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regraft.app.console import Bars, Grouped, say, show_json
-from regraft.app.folders import check_data, check_folder, check_verb
+from regraft.app.folders import check_data, check_verb
 from regraft.record import Record
+from regraft.record.folder import check_folder
 
 __all__ = ["register"]
 

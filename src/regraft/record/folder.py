@@ -19,13 +19,12 @@ __all__ = [
     "BACKBONE",
     "CONFIG",
     "RUN_FILES",
-    "cannot_write",
     "check_config",
+    "check_folder",
     "check_other_file",
     "check_replaced",
     "record_in",
     "refuse",
-    "staging",
     "unlike",
     "whole",
 ]
@@ -45,6 +44,29 @@ def check_config(folder: Path) -> None:
         raise MissingPathError(
             f"{folder} holds no artifact", expected=f"a {CONFIG}", do="name a run folder of `regraft adapt`"
         )
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be written before anything is computed for it.
+
+    Raises:
+        DataError: it cannot.
+    """
+    if folder.is_symlink() and not folder.exists():
+        raise _cannot_write(folder, "a link to nothing")
+    there = folder.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise _cannot_write(folder, f"{there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _cannot_write(folder, f"no right to write in {there}")
+    try:  # some places let nobody write whatever their rights say, and names may be too long
+        trial = _staging(there, folder.name)
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        raise _cannot_write(folder, error.strerror or str(error)) from error
 
 
 def check_other_file(path: Path) -> None:
@@ -145,12 +167,12 @@ def whole(folder: Path) -> Iterator[Path]:
     """
     inside = folder.is_dir()
     place = folder if inside else folder.absolute().parent
-    filled = staging(place, folder.name)
+    filled = _staging(place, folder.name)
     try:
         try:
             filled.mkdir(parents=True)
         except OSError as error:
-            raise cannot_write(folder, error.strerror or str(error)) from error
+            raise _cannot_write(folder, error.strerror or str(error)) from error
         yield filled
         if not inside:
             try:
@@ -165,7 +187,7 @@ def whole(folder: Path) -> Iterator[Path]:
         _clear({folder, folder.absolute().parent}, folder.name)
 
 
-def staging(place: Path, name: str) -> Path:
+def _staging(place: Path, name: str) -> Path:
     """Where what becomes the folder of this name is filled first."""
     return place / f".{name}.{uuid.uuid4().hex[:12]}.part"
 
@@ -194,6 +216,6 @@ def _clear(places: Iterable[Path], name: str) -> None:
                     shutil.rmtree(left, ignore_errors=True)
 
 
-def cannot_write(folder: Path, why: str) -> DataError:
+def _cannot_write(folder: Path, why: str) -> DataError:
     """The error of a folder that cannot be written, and why."""
     return DataError(f"cannot write into {folder}", got=why, do="choose another place with --output")

@@ -14,6 +14,7 @@ from regraft.errors import RecipeError, RegraftError
 from regraft.features import cache_root
 from regraft.files import write_json
 from regraft.graft.options import pick_device
+from regraft.record.folder import check_folder
 from regraft.reproduce.environment import environment
 from regraft.reproduce.gates import GATES, Gate, GateContext
 from regraft.reproduce.packs import absence, missing
@@ -64,17 +65,19 @@ def reproduce(
 
     Raises:
         RecipeError: an unknown row (with near names) or scale.
-        StoreError: ``output`` cannot be written.
+            An unknown device, or one that is not there.
+        DataError: ``output`` cannot be written.
     """
     if scale not in get_args(Scale):
         raise RecipeError(f"no scale is called {scale!r}", expected="mini or full")
     page = [row.at(scale) for row in page]
     chosen, named = choose(rows, tuple(known_gates), page)
+    where = pick_device(device or ("auto" if scale == "full" else "cpu"))
+    for paper in dict.fromkeys(row.paper for row in chosen if _can_run(row, scale, data)):
+        check_folder(output / paper)
     asked = [(name,) for name in named] + [_gates_of(row, scale, data, known_gates) for row in chosen if gates]
     tried = _try_gates(asked, known_gates, GateContext(data, cache_root(), progress=progress))
-    where = pick_device(device or ("auto" if scale == "full" else "cpu"))
     context = Context(data, cache_root(), scale, device=where, arms=arms)
-    context = replace(context, known=partial(_known, page, scale, output, context.seeds))
     reports = []
     for number, row in enumerate(chosen):
         if progress:
@@ -88,11 +91,14 @@ def reproduce(
     return Report(scale, tuple(reports), tuple(tried.values()), statuses)
 
 
+def _can_run(row: Row, scale: Scale, data: Path) -> bool:
+    return row.run is not None and not missing(row.needs_at(scale), data)
+
+
 def _gates_of(row: Row, scale: Scale, data: Path, known: Mapping[str, Gate]) -> tuple[str, ...]:
     """What stands before a row, sources that must be trained last, and only where the row can be measured."""
-    needs = row.needs_at(scale)
-    ready = row.run is not None and not missing(needs, data)
-    wanted = [name for name in needs if name in known and (ready or not known[name].trains)]
+    ready = _can_run(row, scale, data)
+    wanted = [name for name in row.needs_at(scale) if name in known and (ready or not known[name].trains)]
     return tuple(sorted(wanted, key=lambda name: known[name].trains))
 
 
@@ -138,11 +144,19 @@ def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateRepor
         return RowReport(row, Judgement("not run", reason=str(error)))
     seconds = time.perf_counter() - began
     path = result_path(output, row, context.scale)
-    # before a check may fail on them, for some took hours
+    # before they are judged, for some took hours
     write_json(path, _file(row, result, Judgement("not run", reason="not judged"), context, seconds))
-    judgement = row.judge(result, context.scale)
+    judgement = _judged(row, result, context.scale)
     write_json(path, _file(row, result, judgement, context, seconds))
     return RowReport(row, judgement, seconds, path)
+
+
+def _judged(row: Row, result: Result, scale: Scale) -> Judgement:
+    """The row's judgement; where a check cannot read its numbers, as those of an unknown form, it is not run."""
+    try:
+        return row.judge(result, scale)
+    except (RegraftError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        return Judgement("not run", reason=f"its numbers cannot be judged: {error!r}")
 
 
 def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Path) -> RowReport:
@@ -156,20 +170,10 @@ def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Pat
 
 
 def _has_numbers(path: Path) -> bool:
-    return bool((found := _numbers(path)) and found.arms)
-
-
-def _known(page: Sequence[Row], scale: Scale, output: Path, seeds: Sequence[int], name: str) -> Result | None:
-    """The stored numbers of a row that was measured with these seeds."""
-    found = next((_numbers(result_path(output, row, scale)) for row in page if row.id == name), None)
-    return found if found is not None and found.arms and tuple(found.seeds) == tuple(seeds) else None
-
-
-def _numbers(path: Path) -> Result | None:
     try:
-        return load_result(path)[0]
+        return bool(load_result(path)[0].arms)
     except RecipeError:
-        return None
+        return False
 
 
 def result_path(output: Path, row: Row, scale: Scale) -> Path:
@@ -220,13 +224,7 @@ def _stored(row: Row, scale: Scale, output: Path) -> str:
     if row.run is None or not path.is_file():
         return "not run"
     try:
-        return row.judge(load_result(path)[0], scale).status
-    except (
-        RegraftError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-    ):  # an unknown form
+        result, _ = load_result(path)
+    except RecipeError:
         return "not run"
+    return _judged(row, result, scale).status

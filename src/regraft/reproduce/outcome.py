@@ -33,6 +33,11 @@ class Outcome:
     sentence: str
     side: int = 0
 
+    @property
+    def opposite(self) -> bool:
+        """Whether the interval lies beyond 0 on the side that was not asked for."""
+        return (self.side > 0 and self.high < 0) or (self.side < 0 and self.low > 0)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; a bound that does not exist or is infinite is ``null``."""
         return {
@@ -54,16 +59,18 @@ class Outcome:
 def all_of(outcomes: Sequence[Outcome]) -> Outcome:
     """The conjunction: holds when each does (``A > B on each network``).
 
-    Its figures are those of the first outcome that fails, else of the first; its sentence names all.
+    Its figures are those of the first outcome that fails, sooner of one that is opposite; else of the first. Its
+    sentence names all.
 
     Raises:
         ValueError: nothing was given, for an empty conjunction would hold without evidence.
     """
     if not outcomes:
         raise ValueError("all_of() was given no outcome; expected at least one")
-    shown = next((o for o in outcomes if not o.holds), outcomes[0])
+    failed = [o for o in outcomes if not o.holds]
+    shown = next((o for o in failed if o.opposite), (failed or outcomes)[0])
     return Outcome(
-        holds=all(o.holds for o in outcomes),
+        holds=not failed,
         estimate=shown.estimate,
         low=shown.low,
         high=shown.high,

@@ -31,7 +31,8 @@ class Clause:
         fragile: whether its failure alone is a fragile-fail at scale mini.
         check: judges a result; ``None`` while the row is not measured by this package.
         disturb: the change of a passing result after which the clause must fail.
-        paper_effect: the paper's own figure of what the clause estimates, where it gives one; of several, the least.
+        paper_effect: the paper's own figure of what the clause estimates, where it gives one; of several, the mean
+            where the clause pools them, the least where it asks for each.
     """
 
     letter: str
@@ -55,7 +56,6 @@ class Context:
         device: where networks run that a bench gives out.
         arms: where measured arms are kept, by name; in the cache if ``None``.
         measured_on: devices that the run's arms were measured on, by torch's names; a bench adds to them.
-        known: a row's id → its numbers, where it was measured before with all of these seeds; else ``None``.
     """
 
     data: Path
@@ -66,7 +66,6 @@ class Context:
     device: str = "cpu"
     arms: Path | None = None
     measured_on: set[str] = field(default_factory=set, compare=False)
-    known: Callable[[str], Result | None] = field(default=lambda row: None, repr=False, compare=False)
 
     def first(self, seeds: int) -> Context:
         """The same with so many of its seeds."""

@@ -9,7 +9,9 @@ gives an infinite interval, with which nothing holds. Numbers that are not finit
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +65,7 @@ def greater(a: Array, b: Array, margin: float = 0.0, *, names: Sequence[str] = (
 
 def at_least(a: Array, b: Array, margin: float = 0.0, *, names: Sequence[str] = ("A", "B")) -> Outcome:
     """``A ≥ B - m``: the interval of the paired difference ``A - B`` lies above ``-margin``."""
-    return _difference(a, b, names, f"interval above {-margin:+g}", lambda low, high: low > -margin, side=1)
+    return _difference(a, b, names, f"interval above {0 - margin:+g}", lambda low, high: low > -margin, side=1)
 
 
 def about(a: Array, b: Array, margin: float, *, names: Sequence[str] = ("A", "B")) -> Outcome:
@@ -244,6 +246,7 @@ def bound(
     at_most: float | None = None,
     at_least: float | None = None,
     statistic: Literal["mean", "median", "max", "min"] = "mean",
+    strict: bool = False,
     what: str = "value",
 ) -> Outcome:
     """A threshold on a statistic of ``values``: ``median ≤ 5e-3``, ``ratio in [1.8, 2.1]``, 0 violations.
@@ -253,11 +256,12 @@ def bound(
 
     Args:
         values: any shape; for the mean (seeds,), or (tasks, seeds), which are averaged over tasks for the interval.
+        strict: whether the limits themselves do not hold: ``median < 1``.
     """
     if at_most is None and at_least is None:
         raise ValueError("bound() needs at_most, at_least or both")
-    lower = [] if at_least is None else [f"≥ {at_least:g}"]
-    upper = [] if at_most is None else [f"≤ {at_most:g}"]
+    lower = [] if at_least is None else [f"{'>' if strict else '≥'} {at_least:g}"]
+    upper = [] if at_most is None else [f"{'<' if strict else '≤'} {at_most:g}"]
     needed = f"{statistic} {' and '.join(lower + upper)}"
     side = int(at_most is None and (at_least or 0.0) >= 0) - int(at_least is None and (at_most or 0.0) <= 0)
     array = np.asarray(values, dtype=np.float64)
@@ -268,7 +272,8 @@ def bound(
     by_seed = array.mean(axis=0) if array.ndim == 2 else array
     if statistic == "mean" and by_seed.size > 1:
         _, low, high = t_interval(by_seed)
-    holds = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
+    ordered = operator.lt if strict else operator.le
+    holds = (at_most is None or ordered(value, at_most)) and (at_least is None or ordered(at_least, value))
     return _say(holds, value, low, high, needed, what, side)
 
 
@@ -328,7 +333,8 @@ def fragile_label(outcome: Outcome, paper_effect: float | None) -> Literal["abse
 
     *absent*: the interval lies inside ± half the paper's effect. *opposite*: it lies beyond 0 on the side
     that the clause does not ask for. Else *unresolved*. They are tried in this order. Without a figure in
-    the paper nothing is called absent.
+    the paper nothing is called absent. A share is never opposite, for Wilson's interval lies in [0, 1]; a conjunction's
+    label is that of the part that :func:`~regraft.reproduce.outcome.all_of` shows.
 
     Args:
         paper_effect: the paper's figure of what the clause estimates, in the same units.
@@ -339,6 +345,4 @@ def fragile_label(outcome: Outcome, paper_effect: float | None) -> Literal["abse
     if paper_effect is not None and -abs(paper_effect) / 2 < low and high < abs(paper_effect) / 2:
         return "absent"
     side = outcome.side or (0 if not paper_effect else int(math.copysign(1, paper_effect)))
-    if (side > 0 and high < 0) or (side < 0 and low > 0):
-        return "opposite"
-    return "unresolved"
+    return "opposite" if replace(outcome, side=side).opposite else "unresolved"

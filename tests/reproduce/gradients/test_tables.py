@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +16,12 @@ from regraft.reproduce.gradients import ablations, encoders
 from regraft.reproduce.gradients.ablations import COMBINATIONS, TOPS, arm_name
 from regraft.reproduce.gradients.measured import MEASURED
 from regraft.reproduce.gradients.setting import MINI
+from regraft.reproduce.harness import load_result, reproduce, result_path
 from regraft.reproduce.result import Result
 
 ROW = {row.id: row for row in ROWS if row.paper == "000"}
 SEEDS = range(5)
+PAPERS = Path(__file__).resolve().parents[3] / "papers"
 
 
 def level(value, tasks, rng):
@@ -134,6 +138,16 @@ def test_one_arm_that_is_off_fails_its_clause(name, letter, arm, value):
     assert {v.clause.letter for v in found.verdicts if not v.outcome.holds} >= {letter}
 
 
+def test_an_effect_of_each_part_is_the_least_that_the_paper_prints():
+    """Tables 2 (by θ2) and 3 (by encoder and data set), whose clauses ask it of every part."""
+    activation, grad, full, tuned = 82.65, np.array([83.05, 83.12]), np.array([83.50, 83.40]), np.array([82.97, 82.50])
+    cells = np.array([89.96, 70.51, 39.37, 90.90, 61.16, 34.83]) - [82.04, 62.87, 34.30, 81.95, 52.05, 29.20]
+    effects = {(row, clause.letter): clause.paper_effect for row in ROW for clause in ROW[row].clauses}
+    least = {("gf-table2", "a"): full - activation, ("gf-table2", "b"): full - grad, ("gf-table2", "c"): full - tuned,
+             ("gf-table3", "a"): cells}  # fmt: skip
+    assert {clause: effects[clause] for clause in least} == pytest.approx({k: v.min() for k, v in least.items()})
+
+
 def test_one_cell_without_a_gain_fails_six_of_six():
     result = _table3()
     cells = {**result.arms["S4-vae full"], "mnist": [60.0] * 5}
@@ -148,6 +162,17 @@ def test_the_gap_by_hand():
     result = encoders.gap(_self(), replace(supervised, arms={**supervised.arms, "V1a FT": third}))
     assert np.mean(result.one("gap(jigsaw)")) == pytest.approx(6.0, abs=0.05)
     assert np.mean(result.one("gap(supervised)")) == pytest.approx(-0.9, abs=0.05)
+
+
+def test_the_gap_is_measured_by_arms_not_taken_from_files(tmp_path, monkeypatch):
+    """Files of the rows of Table 4 may be of other versions and networks than the arms."""
+    monkeypatch.setattr(encoders, "_run_self", lambda context: _self())
+    monkeypatch.setattr(encoders, "_run_supervised", lambda context: _supervised())
+    shutil.copytree(PAPERS / "000", tmp_path / "000")
+    page = [replace(ROW[name], needs=()) for name in ("gf-table4-self", "gf-table4-sup", "gf-gap")]
+    reproduce(["gf-gap"], data=tmp_path, output=tmp_path, page=page, known_gates={})
+    found, _ = load_result(result_path(tmp_path, page[-1], "mini"))
+    assert found.arms == encoders.gap(_self(), _supervised()).arms
 
 
 @pytest.fixture

@@ -256,6 +256,11 @@ def test_the_checks_of_fisher_products():
     must_fail_when_disturbed(ROW["ntk-fig2-fvp"], Result(times, {}, (0,)))
 
 
+@pytest.mark.parametrize("name", ["ntk-eq5", "ntk-fig2-fvp"])
+def test_products_of_a_trained_source_stand_behind_its_gate(name):
+    assert "S4-sup" in ROW[name].needs
+
+
 # ------------------------------------------------------------------------------------------- scaling
 
 

@@ -244,6 +244,6 @@ MEASURED: dict[str, Measured] = {
             "d": swap(arm_name("full", "top", BELOW), arm_name("gradient", "top", BELOW)),
             "e": swap(_GRAD, arm_name("gradient", "top", BELOW)),
         },
-        {"a": 0.8, "b": 0.37, "c": 0.72},
+        {"a": 0.75, "b": 0.28, "c": 0.53},
     ),
 }

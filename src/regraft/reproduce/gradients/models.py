@@ -151,7 +151,7 @@ LINEAR_MODEL = Arm("gradients-linear-model", 1, _linear_model)
 """``accuracy``: per cent, or the mean average precision of several labels a row. Parameters: ``mode`` (``gradient``,
 ``full``), ``count`` of topmost layers in θ₂, what is ``random`` (of :data:`RANDOM`), and ``crops`` of test images."""
 DRAWN_MODEL = Arm("gradients-drawn-model", 1, _linear_model)
-"""The same where something is random."""
+"""The same where something is random, by a name of its own: how weights are drawn may change without the others."""
 
 
 # --------------------------------------------------------------------------------------- fine-tuning

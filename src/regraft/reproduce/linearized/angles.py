@@ -148,7 +148,8 @@ def _lowest(result: Result) -> Outcome:
         [
             bound(
                 np.array([rival / own]),
-                at_least=float(np.nextafter(1, 2)),
+                at_least=1,
+                strict=True,
                 what=f"best rival's error over NTK's, n {n:g}",
             )
             for n, own, rival in zip(result.axis("n"), ours, rivals)

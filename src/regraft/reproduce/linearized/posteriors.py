@@ -186,10 +186,7 @@ def pseudo_f(curves: np.ndarray) -> tuple[float, float]:
 
 def _differ(result: Result) -> Outcome:
     value, p = pseudo_f(result.arm("mean off data"))
-    outcome = bound(
-        np.array([p]), at_most=float(np.nextafter(0.05, 0)), statistic="max", what=f"F = {value:.3g}, its p"
-    )
-    return outcome
+    return bound(np.array([p]), at_most=0.05, strict=True, statistic="max", what=f"F = {value:.3g}, its p")
 
 
 def _wider(result: Result) -> Outcome:
