@@ -123,6 +123,14 @@ def test_the_kernel_is_noted_after_every_epoch(bench):
     assert other["norm"] != found["norm"]
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_statistics_that_settle_do_not_move_the_kernel(bench, monkeypatch, random):
+    """Nothing is trained: an epoch leaves the kernel where it was, from random weights too."""
+    monkeypatch.setattr(feature_rows, "RATE", 1e-12)
+    found = feature_rows._kernels(bench, Place(STRONG, "leaf", 0), random=random, tau=0, logs=2)
+    assert found["gap"][0] < 1e-3 * found["norm"][0]
+
+
 def test_the_sweep_runs_whole_and_one_seed_is_no_verdict(bench):
     places = ((STRONG, "leaf"), (WEAK, "leaf"))
     result = sweep_rows.fig1_4(bench, places, (0, 4, 64))

@@ -37,6 +37,7 @@ MEASURES = ("change", "cosine", "dot", "norm")
 JUDGED: tuple[Setting, ...] = ((STRONG, "tiny20"), ("S4-rot", "tiny20"))
 SHOWN: tuple[Setting, ...] = (("S4-vae", "tiny20"),)
 PROBES, LOGS = 50, 12  # rows between which the kernel is measured, epochs after which
+RATE = 1e-2  # of training while it is measured
 STARTS: dict[str, tuple[bool, int]] = {
     "random": (True, 0),
     "HP 0": (False, 0),
@@ -129,6 +130,7 @@ def _kernels(bench: Bench, place: Place, random: bool, tau: int, logs: int = LOG
     if random:
         network = reinitialised(network, place.seed)
     rows = ManifestRows.of(network, manifest, workers=0)
+    network = settings.settled_on(network, rows)  # else the first epochs move the kernel by settling alone
     wanted = plan(network, [Taps(("embedding",), (None,))])
     features = settings.pooled(network, wanted, rows)
     task = Task(manifest.labels, None, "accuracy", seed=place.seed)
@@ -140,14 +142,14 @@ def _kernels(bench: Bench, place: Place, random: bool, tau: int, logs: int = LOG
     held: list[Kernel] = []
 
     def note(epoch: int, module: nn.Module) -> None:
-        if epoch:  # before the first, a random network's normalisation has no statistics
+        if epoch:  # the ends of epochs
             now = feature_kernel(module.result().network, probes, directions=8, seed=place.seed)  # type: ignore[operator]
             norms.append(now.norm)
             gaps.extend(before.gap(now) for before in held)
             held[:] = [now]
 
     config = TrainConfig(
-        epochs=logs, batch_size=64, optimiser=Optimiser(1e-2, weight_decay=0.0, nesterov=False),
+        epochs=logs, batch_size=64, optimiser=Optimiser(RATE, weight_decay=0.0, nesterov=False),
         schedule=Schedule("constant"), seed=place.seed,
     )  # fmt: skip
     tuned = finetune(head, manifest, config, tuning=Tuning(norms="trained"), task=task, rows=rows, on_epoch=note)
@@ -155,7 +157,7 @@ def _kernels(bench: Bench, place: Place, random: bool, tau: int, logs: int = LOG
     return {"norm": norms, "gap": gaps, "accuracy": scores}
 
 
-KERNELS = Arm("taskhead-kernel", 1, _kernels)
+KERNELS = Arm("taskhead-kernel", 2, _kernels)
 """The kernel of 50 rows' features, by sketches of 8 directions, along a fine-tuning."""
 
 

@@ -28,14 +28,14 @@ from regraft.graft import METHODS, Options, Recipe, adapt
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.stages.config import Loop, Optimiser, TrainConfig, Tuning
 from regraft.graft.stages.training import Probe, Train
-from regraft.network import Network, load, reinitialised
+from regraft.network import Network, load, reinitialised, settled
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points
 from regraft.reproduce.packs import DATA, WEIGHTS
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import pack_network, pretext_source, supervised_source
 from regraft.reproduce.tasks import KINDS, task
 
-__all__ = ["ADAPTED", "LONGEST", "SOURCES", "STRONG", "WEAK", "bench_of", "pooled", "recipe", "rows_of"]
+__all__ = ["ADAPTED", "LONGEST", "SOURCES", "STRONG", "WEAK", "bench_of", "pooled", "recipe", "rows_of", "settled_on"]
 
 STRONG, WEAK = "S4-sup-C", "S4-sup-F"
 LONGEST = 200
@@ -171,6 +171,13 @@ def pooled(network: Network, wanted: Plan, rows: ManifestRows) -> Tensor:
     (block,) = wanted.blocks
     spans = torch.arange(len(rows)).split(250)
     return torch.cat([pool_batch(network, [block], rows.inputs(part))[block.name] for part in spans])
+
+
+def settled_on(network: Network, rows: ManifestRows) -> Network:
+    """The network with these rows' statistics of BatchNorm, from which training that lets them follow its batches
+    departs by its weights alone. Batches are as large as each other, for each counts alike."""
+    spans = torch.arange(len(rows)).tensor_split(-(-len(rows) // 250))
+    return settled(network, (rows.inputs(part) for part in spans))
 
 
 ADAPTED = Arm("taskhead-adapted", 2, _adapted)
