@@ -78,6 +78,13 @@ def test_the_drift_is_of_the_backbones_own_embedding(bench, monkeypatch):
     assert plain["probed"] != deeper["probed"]
 
 
+def test_statistics_that_settle_are_no_drift(bench, monkeypatch):
+    """Nothing is trained: the features are where they were."""
+    monkeypatch.setattr(settings, "RATES", (1e-12,))
+    found = settings._adapted(bench, Place(WEAK, "leaf", 0), tau=4)
+    assert found["change"] < 1e-6 * found["norm"]
+
+
 def test_longer_probing_fits_better_and_smoothed_labels_leave_energy(bench):
     energies = [bench.measure(ADAPTED, STRONG, "leaf", 0, tau=tau)["energy"] for tau in (0, 64)]
     smoothed = bench.measure(ADAPTED, STRONG, "leaf", 0, tau=64, smoothing=0.5)["energy"]

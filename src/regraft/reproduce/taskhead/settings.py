@@ -143,14 +143,16 @@ def _adapted(bench: Bench, place: Place, tau: int, depth: int = 0, **how: Any) -
     found: dict[str, Any] = {"accuracy": _points(scores["test"]), "validation": _points(scores["validation"])}
     # where the training on all rows is given up nothing was noted of it: what its twin began with, on its rows
     (twin,) = training["probing"]["taus"]
-    begun = training.get("instruments", {}).get("energy", {"accuracy": twin["accuracy"], "mean": twin["energy"]})
+    head = training.get("instruments", {}).get("energy", {"accuracy": twin["accuracy"], "mean": twin["energy"]})
     found |= {
-        "probed": None if begun["accuracy"] is None else points(begun["accuracy"]), "energy": begun["mean"],
+        "probed": None if head["accuracy"] is None else points(head["accuracy"]), "energy": head["mean"],
         "trainings": [trial["name"] for trial in training["runs"]],
     }  # fmt: skip
     if "relu4" in {site.name for site in network.sites}:
         rows = ManifestRows.of(network, manifest.part("train"), workers=0)
-        moved = drift(_embedded(network, rows), _embedded(run.adapted.network, rows))
+        # both on the rows' own statistics: in training they follow the batches whatever becomes of the weights
+        ends = (_embedded(settled_on(each, rows), rows) for each in (network, run.adapted.network))
+        moved = drift(*ends)
         found |= {"change": moved.change, "norm": moved.norm, "dot": moved.dot, "cosine": moved.cosine}
     return found
 
@@ -180,7 +182,8 @@ def settled_on(network: Network, rows: ManifestRows) -> Network:
     return settled(network, (rows.inputs(part) for part in spans))
 
 
-ADAPTED = Arm("taskhead-adapted", 2, _adapted)
+ADAPTED = Arm("taskhead-adapted", 3, _adapted)
 """One run: ``accuracy`` on the test rows and on the held-out ones (``validation``) in points of the task's metric,
 ``probed``, the accuracy of the head that the final training begins at on (500 of) its rows, where rows have one class;
-their ``energy``; of an S4 the drift of all training rows' features."""
+their ``energy``; of an S4 the drift of all training rows' features, both ends with the statistics of these
+rows."""
