@@ -78,10 +78,11 @@ def test_the_drift_is_of_the_backbones_own_embedding(bench, monkeypatch):
     assert plain["probed"] != deeper["probed"]
 
 
-def test_statistics_that_settle_are_no_drift(bench, monkeypatch):
-    """Nothing is trained: the features are where they were."""
-    monkeypatch.setattr(settings, "RATES", (1e-12,))
-    found = settings._adapted(bench, Place(WEAK, "leaf", 0), tau=4)
+def test_statistics_that_settle_are_no_drift(bench):
+    """Nothing is trained, at the rate that is handed: the features are where they were."""
+    found = settings._adapted(bench, Place(WEAK, "leaf", 0), tau=4, rate=1e-12)
+    assert set(found["trainings"]) == {"lr 1e-12, tau 4"}
+    assert found["rate"] == 1e-12
     assert found["change"] < 1e-6 * found["norm"]
 
 
@@ -119,6 +120,30 @@ def test_where_the_final_training_is_given_up_the_head_is_that_of_its_twin(bench
     found = settings._adapted(bench, Place(STRONG, "leaf", 0), tau=4)
     assert found["probed"] == pytest.approx(kept["probed"], abs=15)
     assert found["energy"] == pytest.approx(kept["energy"], rel=0.2)
+
+
+def test_one_rate_is_handed_on_to_every_tau(monkeypatch):
+    """Chosen by seed at the τ in the middle."""
+    asked = []
+
+    class Noted:
+        seeds = (0, 1)
+
+        def measure(self, arm, network, task, seed, tau, rate=None):
+            asked.append((seed, tau, rate))
+            return {"change": tau, "rate": 10.0 ** -(seed + 2) if rate is None else rate}
+
+        def over_seeds(self, arm, *setting, tau):
+            return [self.measure(arm, *setting, seed, tau) for seed in self.seeds]
+
+        def ahead(self, arm, places, tau, rate):
+            assert rate is not None
+
+    found = feature_rows._swept(Noted(), (STRONG, "leaf"), (0, 4, 64))
+    assert [[value["change"] for value in row] for row in found] == [[0, 4, 64]] * 2
+    assert sorted(asked, key=str) == sorted(
+        [(s, 4, None) for s in (0, 1)] + [(s, tau, 10.0 ** -(s + 2)) for s in (0, 1) for tau in (0, 64)], key=str
+    )
 
 
 def test_the_kernel_is_noted_after_every_epoch(bench):
@@ -297,6 +322,16 @@ def test_a_setting_at_the_ceiling_leaves_the_counts_of_shares():
     easy = {arm: {**table, NAMES[0]: [98.9 if arm == "HPτ*" else 99.0] * 5} for arm, table in result.arms.items()}
     verdict = BY_ID["th-table1"].judge(Result(easy, {}, SEEDS)).verdicts[1]
     assert "(5/5)" in verdict.outcome.sentence
+
+
+@pytest.mark.parametrize(("best", "holds"), [(0, False), (1, True), (8, True), (9, False)])
+def test_features_that_rise_and_fall_have_their_maximum_inside(best, holds):
+    """By the mean curve: the page asks for no interval, and seeds may differ by more than the maximum is high."""
+    result = fig3(Maker())
+    hill = 100 - np.abs(np.arange(len(TAUS)) - best)
+    spread = {"all": [(hill + 30 * seed * np.linspace(-1, 1, len(TAUS))).tolist() for seed in (-2, -1, 0, 1, 2)]}
+    found = BY_ID["th-fig3-13-15"].judge(Result({**result.arms, "S4-rot dot": spread}, result.axes, SEEDS))
+    assert next(v.outcome.holds for v in found.verdicts if v.clause.letter == "c") is holds
 
 
 def test_smoothing_is_judged_where_the_head_fits():

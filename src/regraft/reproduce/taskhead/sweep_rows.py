@@ -22,7 +22,6 @@ __all__ = [
     "Setting",
     "fig1_4",
     "graph",
-    "interior",
     "name_of",
     "segmentation",
     "settings_of",
@@ -76,19 +75,12 @@ def fig1_4(bench: Bench, settings: Sequence[Setting] = SETTINGS, taus: Sequence[
     return Result(arms, {"τ": list(taus)}, bench.seeds, seeds_gate(bench.seeds), notes)
 
 
-def interior(axis: np.ndarray, curves: np.ndarray, what: str) -> Outcome:
-    """A peak between both ends of τ, chosen on three seeds and tested on the others.
-
-    Args:
-        curves: (settings, seeds, steps).
-    """
+def _interior(result: Result) -> Outcome:
+    """A peak between both ends of τ, chosen on three seeds and tested on the others."""
+    curves = result.arm("accuracy")  # (settings, seeds, steps)
     if curves.shape[1] <= CHOSEN_ON:
         return Outcome.unmeasurable("peak above ends", f"{curves.shape[1]} seeds leave none to test on", 1)
-    return peak(axis, curves[:, :CHOSEN_ON], curves[:, CHOSEN_ON:], names=("τ", what))
-
-
-def _interior(result: Result) -> Outcome:
-    return interior(result.axis("τ"), result.arm("accuracy"), "accuracy")
+    return peak(result.axis("τ"), curves[:, :CHOSEN_ON], curves[:, CHOSEN_ON:], names=("τ", "accuracy"))
 
 
 def _ends(result: Result) -> tuple[np.ndarray, np.ndarray]:
