@@ -324,6 +324,13 @@ def test_a_setting_at_the_ceiling_leaves_the_counts_of_shares():
     assert "(5/5)" in verdict.outcome.sentence
 
 
+def test_a_cell_that_is_off_by_more_and_by_less_is_not_near():
+    result = table2_ls(Maker())
+    off = {name: [row[0] + sign * 0.009] * 5 for (name, row), sign in zip(result.arms["base 1−cos"].items(), (1, -1))}
+    verdicts = BY_ID["th-table2-ls"].judge(Result({**result.arms, "opposite 1−cos": off}, {}, SEEDS)).verdicts
+    assert next(v.outcome.holds for v in verdicts if v.clause.letter == "b")
+
+
 @pytest.mark.parametrize(("best", "holds"), [(0, False), (1, True), (8, True), (9, False)])
 def test_features_that_rise_and_fall_have_their_maximum_inside(best, holds):
     """By the mean curve: the page asks for no interval, and seeds may differ by more than the maximum is high."""

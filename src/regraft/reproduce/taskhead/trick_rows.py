@@ -83,8 +83,9 @@ def _reserved(result: Result) -> Outcome:
 
 
 def _nearest(result: Result) -> Outcome:
-    base = average(result.arm("base 1−cos"))
-    off = {cell: np.abs(average(result.arm(f"{cell} 1−cos")) - base) for cell in ("both", "more", "opposite")}
+    """Distances from the base by task and seed: over tasks more and less would make up for each other."""
+    base = result.arm("base 1−cos")
+    off = {cell: np.abs(result.arm(f"{cell} 1−cos") - base) for cell in ("both", "more", "opposite")}
     return all_of(
         [greater(off[cell], off["both"], names=(f"{cell} from base", "(.9, .9)")) for cell in ("more", "opposite")]
     )
