@@ -168,6 +168,7 @@ def test_the_sweep_runs_whole_and_one_seed_is_no_verdict(bench):
     result = sweep_rows.fig1_4(bench, places, (0, 4, 64))
     assert result.arm("accuracy").shape == (2, 1, 3)
     assert BY_ID["th-fig1-4"].judge(result).status == "not run"
+    assert "trained on" in result.notes[f"{STRONG} → cifar10"]
 
 
 def test_molecules_stay_on_one_side(data_pack):

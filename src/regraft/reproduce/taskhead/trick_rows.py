@@ -13,7 +13,7 @@ from regraft.reproduce.pieces import Measured, average, still
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead.settings import ADAPTED, LONGEST, STRONG, WEAK, bench_of
-from regraft.reproduce.taskhead.sweep_rows import REGIME, Setting, name_of, settings_of
+from regraft.reproduce.taskhead.sweep_rows import NOTES, REGIME, Setting, name_of, settings_of
 from regraft.reproduce.words import about, at_least, bound, greater, share
 
 __all__ = ["CELLS", "MEASURED", "table2_ls", "table2_mlp", "table3"]
@@ -54,7 +54,7 @@ def _compared(
             arms.setdefault(f"{way} 1−cos", {})[name] = [_apart(value) for value in found]
             arms.setdefault(f"{way} probed", {})[name] = [value["probed"] for value in found]
             arms.setdefault(f"{way} accuracy", {})[name] = [value["accuracy"] for value in found]
-    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), {"training": REGIME, **notes})
+    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), {**NOTES, **notes})
 
 
 # -------------------------------------------------------------------------------------- smoothed labels
