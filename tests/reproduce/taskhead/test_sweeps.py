@@ -122,28 +122,30 @@ def test_where_the_final_training_is_given_up_the_head_is_that_of_its_twin(bench
     assert found["energy"] == pytest.approx(kept["energy"], rel=0.2)
 
 
-def test_one_rate_is_handed_on_to_every_tau(monkeypatch):
-    """Chosen by seed at the τ in the middle."""
+def test_one_rate_is_handed_on_to_every_tau():
+    """Chosen by seed at the τ in the middle; it says which."""
     asked = []
+    moved = dict.fromkeys(feature_rows.MEASURES, 1.0)
 
     class Noted:
         seeds = (0, 1)
 
         def measure(self, arm, network, task, seed, tau, rate=None):
-            asked.append((seed, tau, rate))
-            return {"change": tau, "rate": 10.0 ** -(seed + 2) if rate is None else rate}
+            asked.append((seed, tau, rate or 0))
+            return {**moved, "change": tau, "rate": 10.0 ** -(seed + 2) if rate is None else rate}
 
-        def over_seeds(self, arm, *setting, tau):
+        def over_seeds(self, arm, *setting, tau=None):
+            if tau is None:
+                return [{"tuned": {str(tau): moved for tau in SWEEP}}] * 2
             return [self.measure(arm, *setting, seed, tau) for seed in self.seeds]
 
-        def ahead(self, arm, places, tau, rate):
-            assert rate is not None
+        def ahead(self, arm, places, tau, rate=None):
+            assert [(place.seed, rate) for place in places] in ([(0, 1e-2)], [(1, 1e-3)])
 
-    found = feature_rows._swept(Noted(), (STRONG, "leaf"), (0, 4, 64))
-    assert [[value["change"] for value in row] for row in found] == [[0, 4, 64]] * 2
-    assert sorted(asked, key=str) == sorted(
-        [(s, 4, None) for s in (0, 1)] + [(s, tau, 10.0 ** -(s + 2)) for s in (0, 1) for tau in (0, 64)], key=str
-    )
+    found = feature_rows.trends(Noted(), Noted(), ((STRONG, "leaf"),), (), (0, 4, 64))
+    assert found.arms[f"{STRONG} change"]["leaf"] == [[0, 4, 64]] * 2
+    assert found.notes["rates of the S4"] == {f"{STRONG} → leaf": [1e-2, 1e-3]}
+    assert sorted(asked) == [(0, 0, 1e-2), (0, 4, 0), (0, 64, 1e-2), (1, 0, 1e-3), (1, 4, 0), (1, 64, 1e-3)]
 
 
 def test_the_kernel_is_noted_after_every_epoch(bench):
