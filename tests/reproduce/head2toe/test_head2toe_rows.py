@@ -249,13 +249,21 @@ def test_a_clause_about_several_arms_looks_at_each(name, arm, letter, make):
 
 
 @pytest.mark.parametrize(("gain", "holds"), [(0.0, True), (float("nan"), False)])
-def test_a_layer_that_gains_every_task_as_much_has_no_rank_correlation(gain, holds, make):
+def test_a_layer_that_adds_nothing_is_left_out(gain, holds, make):
     """The embedding is one of the layers, and adds nothing to itself; what was not measured is no such layer."""
     result = fig4(make)
     layers = {task: [[*row[:-1], gain] for row in rows] for task, rows in result.arms["gain by layer"].items()}
     arms = {**result.arms, "gain by layer": layers}
     verdicts = BY_ID["h2t-fig4-8r"].judge(Result(arms, result.axes, SEEDS)).verdicts
     assert next(v.outcome.holds for v in verdicts if v.clause.letter == "b") is holds
+
+
+def test_the_embedding_is_none_of_the_late_layers(make):
+    """Where all other layers are alike, the early third is the late one."""
+    result = fig4(make)
+    layers = {task: [[row[0]] * 8 + [0.0] for row in rows] for task, rows in result.arms["gain by layer"].items()}
+    verdicts = BY_ID["h2t-fig4-8r"].judge(Result({**result.arms, "gain by layer": layers}, result.axes, SEEDS)).verdicts
+    assert next(v.outcome.estimate for v in verdicts if v.clause.letter == "c") == pytest.approx(0)
 
 
 def test_a_task_at_the_ceiling_leaves_the_counts_of_shares(make):

@@ -78,6 +78,14 @@ def test_the_drift_is_of_the_backbones_own_embedding(bench, monkeypatch):
     assert plain["probed"] != deeper["probed"]
 
 
+def test_statistics_that_settle_are_no_drift(bench):
+    """Nothing is trained, at the rate that is handed: the features are where they were."""
+    found = settings._adapted(bench, Place(WEAK, "leaf", 0), tau=4, rate=1e-12)
+    assert set(found["trainings"]) == {"lr 1e-12, tau 4"}
+    assert found["rate"] == 1e-12
+    assert found["change"] < 1e-6 * found["norm"]
+
+
 def test_longer_probing_fits_better_and_smoothed_labels_leave_energy(bench):
     energies = [bench.measure(ADAPTED, STRONG, "leaf", 0, tau=tau)["energy"] for tau in (0, 64)]
     smoothed = bench.measure(ADAPTED, STRONG, "leaf", 0, tau=64, smoothing=0.5)["energy"]
@@ -114,6 +122,32 @@ def test_where_the_final_training_is_given_up_the_head_is_that_of_its_twin(bench
     assert found["energy"] == pytest.approx(kept["energy"], rel=0.2)
 
 
+def test_one_rate_is_handed_on_to_every_tau():
+    """Chosen by seed at the τ in the middle; it says which."""
+    asked = []
+    moved = dict.fromkeys(feature_rows.MEASURES, 1.0)
+
+    class Noted:
+        seeds = (0, 1)
+
+        def measure(self, arm, network, task, seed, tau, rate=None):
+            asked.append((seed, tau, rate or 0))
+            return {**moved, "change": tau, "rate": 10.0 ** -(seed + 2) if rate is None else rate}
+
+        def over_seeds(self, arm, *setting, tau=None):
+            if tau is None:
+                return [{"tuned": {str(tau): moved for tau in SWEEP}}] * 2
+            return [self.measure(arm, *setting, seed, tau) for seed in self.seeds]
+
+        def ahead(self, arm, places, tau, rate=None):
+            assert [(place.seed, rate) for place in places] in ([(0, 1e-2)], [(1, 1e-3)])
+
+    found = feature_rows.trends(Noted(), Noted(), ((STRONG, "leaf"),), (), (0, 4, 64))
+    assert found.arms[f"{STRONG} change"]["leaf"] == [[0, 4, 64]] * 2
+    assert found.notes["rates of the S4"] == {f"{STRONG} → leaf": [1e-2, 1e-3]}
+    assert sorted(asked) == [(0, 0, 1e-2), (0, 4, 0), (0, 64, 1e-2), (1, 0, 1e-3), (1, 4, 0), (1, 64, 1e-3)]
+
+
 def test_the_kernel_is_noted_after_every_epoch(bench):
     found = bench.measure(feature_rows.KERNELS, STRONG, "leaf", 0, random=False, tau=4, logs=3)
     assert len(found["norm"]) == 3
@@ -123,11 +157,20 @@ def test_the_kernel_is_noted_after_every_epoch(bench):
     assert other["norm"] != found["norm"]
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_statistics_that_settle_do_not_move_the_kernel(bench, monkeypatch, random):
+    """Nothing is trained: an epoch leaves the kernel where it was, from random weights too."""
+    monkeypatch.setattr(feature_rows, "RATE", 1e-12)
+    found = feature_rows._kernels(bench, Place(STRONG, "leaf", 0), random=random, tau=0, logs=2)
+    assert found["gap"][0] < 1e-3 * found["norm"][0]
+
+
 def test_the_sweep_runs_whole_and_one_seed_is_no_verdict(bench):
     places = ((STRONG, "leaf"), (WEAK, "leaf"))
     result = sweep_rows.fig1_4(bench, places, (0, 4, 64))
     assert result.arm("accuracy").shape == (2, 1, 3)
     assert BY_ID["th-fig1-4"].judge(result).status == "not run"
+    assert "trained on" in result.notes[f"{STRONG} → cifar10"]
 
 
 def test_molecules_stay_on_one_side(data_pack):
@@ -282,6 +325,23 @@ def test_a_setting_at_the_ceiling_leaves_the_counts_of_shares():
     easy = {arm: {**table, NAMES[0]: [98.9 if arm == "HPτ*" else 99.0] * 5} for arm, table in result.arms.items()}
     verdict = BY_ID["th-table1"].judge(Result(easy, {}, SEEDS)).verdicts[1]
     assert "(5/5)" in verdict.outcome.sentence
+
+
+def test_a_cell_that_is_off_by_more_and_by_less_is_not_near():
+    result = table2_ls(Maker())
+    off = {name: [row[0] + sign * 0.009] * 5 for (name, row), sign in zip(result.arms["base 1−cos"].items(), (1, -1))}
+    verdicts = BY_ID["th-table2-ls"].judge(Result({**result.arms, "opposite 1−cos": off}, {}, SEEDS)).verdicts
+    assert next(v.outcome.holds for v in verdicts if v.clause.letter == "b")
+
+
+@pytest.mark.parametrize(("best", "holds"), [(0, False), (1, True), (8, True), (9, False)])
+def test_features_that_rise_and_fall_have_their_maximum_inside(best, holds):
+    """By the mean curve: the page asks for no interval, and seeds may differ by more than the maximum is high."""
+    result = fig3(Maker())
+    hill = 100 - np.abs(np.arange(len(TAUS)) - best)
+    spread = {"all": [(hill + 30 * seed * np.linspace(-1, 1, len(TAUS))).tolist() for seed in (-2, -1, 0, 1, 2)]}
+    found = BY_ID["th-fig3-13-15"].judge(Result({**result.arms, "S4-rot dot": spread}, result.axes, SEEDS))
+    assert next(v.outcome.holds for v in found.verdicts if v.clause.letter == "c") is holds
 
 
 def test_smoothing_is_judged_where_the_head_fits():

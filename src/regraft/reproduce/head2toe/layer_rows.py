@@ -79,21 +79,23 @@ def _far_gain_more(result: Result) -> Outcome:
     )
 
 
-def _rho(affinity: np.ndarray, gain: np.ndarray) -> float:
-    """ρ(affinity, gain) over tasks; zero of a layer that gains every task as much, as the embedding itself does."""
-    return 0.0 if np.ptp(gain) == 0 else spearman(affinity, gain)
+def _layers(result: Result) -> np.ndarray:
+    """Gains (tasks, seeds, layers) in the order of the layers, without one that adds nothing to any task: the last
+    activation, pooled, is the embedding itself."""
+    gain = result.arm("gain by layer")[:, :, np.argsort(result.axis("layer"))]
+    return gain[:, :, (gain != 0).any(axis=(0, 1))]
 
 
 def _by_layer(result: Result) -> np.ndarray:
-    """ρ by seed and layer, in the order of the layers: (seeds, layers)."""
-    affinity, gain = result.arm("affinity"), result.arm("gain by layer")[:, :, np.argsort(result.axis("layer"))]
+    """ρ of affinity and gain over tasks, by seed and layer, in the order of the layers: (seeds, layers)."""
+    affinity, gain = result.arm("affinity"), _layers(result)
     seeds, layers = gain.shape[1:]
-    return np.array([[_rho(affinity[:, s], gain[:, s, k]) for k in range(layers)] for s in range(seeds)])
+    return np.array([[spearman(affinity[:, s], gain[:, s, k]) for k in range(layers)] for s in range(seeds)])
 
 
 def _every_layer(result: Result) -> Outcome:
-    affinity, gain = result.arm("affinity").mean(1), result.arm("gain by layer").mean(1)
-    rho = [_rho(affinity, gain[:, k]) for k in range(gain.shape[1])]
+    affinity, gain = result.arm("affinity").mean(1), _layers(result).mean(1)
+    rho = [spearman(affinity, gain[:, k]) for k in range(gain.shape[1])]
     return bound(rho, at_most=0.2, statistic="max", what="largest ρ(affinity, gain) of a layer")
 
 

@@ -200,6 +200,7 @@ SECOND = Arm(
 WHOLE_LAYERS = Arm("whole-layers", 1, _whole_layers)
 OFFSET_CURVE = Arm("offsets", 1, _offsets)
 CHOICE = Arm("choice", 1, _choice)
+# CROSS's key has no version of CHOICE, or what is kept would be lost: where one is raised raise the other too.
 CROSS = Arm(
     "cross", 1, _cross, lambda bench, place, how: [bench.rows(t, place.seed).fingerprint for t in how["chosen_on"]]
 )

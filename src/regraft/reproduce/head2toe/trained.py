@@ -92,6 +92,7 @@ def _scratch(bench: Bench, place: Place) -> dict[str, Any]:
 
 
 SCRATCH_RATE = Arm("scratch-rate", 3, _scratch_rate)
+# SCRATCH's key has no version of SCRATCH_RATE, or what is kept would be lost: where one is raised raise the other too.
 SCRATCH = Arm("scratch", 3, _scratch, lambda bench, place, how: (bench.rows(place.task, 0).fingerprint,))
 """The architecture from random weights on the training rows: ``accuracy``. The rate is chosen once a network and
 task, on the rows of seed 0."""

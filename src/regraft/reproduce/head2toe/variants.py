@@ -143,6 +143,7 @@ def _best_cell(found: Selection, recomputed: bool) -> tuple[float, bool]:
     return best.fraction, best.normalised
 
 
+# SPARSE's key has no version of ALL_L2, or what is kept would be lost: where one is raised raise the other too.
 SPARSE = Arm("all-sparse", 1, _sparse)
 REFERENCE = Arm("reference", 1, _reference)
 ALL: dict[str, tuple[Arm, dict[str, Any]]] = {

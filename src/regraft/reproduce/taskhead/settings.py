@@ -2,7 +2,8 @@
 
 Everything goes the way of a user's run (:func:`regraft.graft.adapt`, method ``finetune``): of the training rows a fifth
 is held out, the learning rate is chosen there, training stops early there, and the final model is trained on all rows
-for as long. So every τ gets the same rows, the same rates and its own length. Ours, for a processor: 30 epochs at most
+for as long. So every τ gets the same rows, the same rates to choose from, and a rate and a length of its own; where
+features are compared over τ, and not accuracies, one rate is handed on to all. Ours, for a processor: 30 epochs at most
 in batches of 64, rates 0.01, 0.003 and 0.001 and what the search adds beyond them; the paper's 200 epochs allow it
 smaller ones. Head probing is the paper's: 0.01, for the weak source 0.03, batches of 128.
 """
@@ -28,14 +29,14 @@ from regraft.graft import METHODS, Options, Recipe, adapt
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.stages.config import Loop, Optimiser, TrainConfig, Tuning
 from regraft.graft.stages.training import Probe, Train
-from regraft.network import Network, load, reinitialised
+from regraft.network import Network, load, reinitialised, settled
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points
 from regraft.reproduce.packs import DATA, WEIGHTS
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import pack_network, pretext_source, supervised_source
 from regraft.reproduce.tasks import KINDS, task
 
-__all__ = ["ADAPTED", "LONGEST", "SOURCES", "STRONG", "WEAK", "bench_of", "pooled", "recipe", "rows_of"]
+__all__ = ["ADAPTED", "LONGEST", "SOURCES", "STRONG", "WEAK", "bench_of", "pooled", "recipe", "rows_of", "settled_on"]
 
 STRONG, WEAK = "S4-sup-C", "S4-sup-F"
 LONGEST = 200
@@ -100,7 +101,7 @@ def bench_of(context: Context, tasks: Sequence[str]) -> Bench:
 
 def recipe(
     network: str, tau: int, *, smoothing: float = 0.0, train_smoothing: float = 0.0, head: str = "linear",
-    anew: tuple[str, ...] = (),
+    anew: tuple[str, ...] = (), rate: float | None = None,
 ) -> Recipe:  # fmt: skip
     """Head probing for τ epochs, then training, for a source by its name.
 
@@ -108,6 +109,7 @@ def recipe(
         smoothing, train_smoothing: 1 − η of the labels in either stage.
         head: ``linear``, ``mlp`` (256 hidden) or ``aspp``.
         anew: modules whose weights were drawn anew and are probed with the head.
+        rate: of training; chosen where it is ``None``.
     """
     size = None if network == "V1a" else PROBED  # segmentation's are the positions of 16 images, or 16 images
     probe = Probe(
@@ -118,7 +120,7 @@ def recipe(
         epochs=_FEW.get(network, EPOCHS), batch_size=64, optimiser=Optimiser(1e-3, weight_decay=0.0, nesterov=False),
         label_smoothing=train_smoothing, loop=Loop(patience=PATIENCE),
     )  # fmt: skip
-    train = Train(config, lrs=RATES, tuning=Tuning(norms="trained", anew=anew))
+    train = Train(config, lrs=RATES if rate is None else (rate,), tuning=Tuning(norms="trained", anew=anew))
     known = METHODS["finetune"]
     return replace(known, stages=(known.features, probe, train))
 
@@ -143,14 +145,17 @@ def _adapted(bench: Bench, place: Place, tau: int, depth: int = 0, **how: Any) -
     found: dict[str, Any] = {"accuracy": _points(scores["test"]), "validation": _points(scores["validation"])}
     # where the training on all rows is given up nothing was noted of it: what its twin began with, on its rows
     (twin,) = training["probing"]["taus"]
-    begun = training.get("instruments", {}).get("energy", {"accuracy": twin["accuracy"], "mean": twin["energy"]})
+    head = training.get("instruments", {}).get("energy", {"accuracy": twin["accuracy"], "mean": twin["energy"]})
     found |= {
-        "probed": None if begun["accuracy"] is None else points(begun["accuracy"]), "energy": begun["mean"],
+        "probed": None if head["accuracy"] is None else points(head["accuracy"]), "energy": head["mean"],
         "trainings": [trial["name"] for trial in training["runs"]],
+        "rate": next(finding.value for finding in run.record.findings if finding.code == "training-choice"),
     }  # fmt: skip
     if "relu4" in {site.name for site in network.sites}:
         rows = ManifestRows.of(network, manifest.part("train"), workers=0)
-        moved = drift(_embedded(network, rows), _embedded(run.adapted.network, rows))
+        # both on the rows' own statistics: in training they follow the batches whatever becomes of the weights
+        ends = (_embedded(settled_on(each, rows), rows) for each in (network, run.adapted.network))
+        moved = drift(*ends)
         found |= {"change": moved.change, "norm": moved.norm, "dot": moved.dot, "cosine": moved.cosine}
     return found
 
@@ -173,7 +178,15 @@ def pooled(network: Network, wanted: Plan, rows: ManifestRows) -> Tensor:
     return torch.cat([pool_batch(network, [block], rows.inputs(part))[block.name] for part in spans])
 
 
-ADAPTED = Arm("taskhead-adapted", 2, _adapted)
+def settled_on(network: Network, rows: ManifestRows) -> Network:
+    """The network with these rows' statistics of BatchNorm, from which training that lets them follow its batches
+    departs by its weights alone. Batches are as large as each other, for each counts alike."""
+    spans = torch.arange(len(rows)).tensor_split(-(-len(rows) // 250))
+    return settled(network, (rows.inputs(part) for part in spans))
+
+
+ADAPTED = Arm("taskhead-adapted", 3, _adapted)
 """One run: ``accuracy`` on the test rows and on the held-out ones (``validation``) in points of the task's metric,
 ``probed``, the accuracy of the head that the final training begins at on (500 of) its rows, where rows have one class;
-their ``energy``; of an S4 the drift of all training rows' features."""
+their ``energy``; the ``rate`` of the training; of an S4 the drift of all training rows' features, both ends with the
+statistics of these rows."""

@@ -18,11 +18,11 @@ from regraft.reproduce.words import at_least, greater, peak, share
 __all__ = [
     "FIVE",
     "MEASURED",
+    "NOTES",
     "REGIME",
     "Setting",
     "fig1_4",
     "graph",
-    "interior",
     "name_of",
     "segmentation",
     "settings_of",
@@ -42,6 +42,10 @@ FEW = 3  # seeds of the rows on molecules and masks
 TARGETS = ("tiny20", "cifar10")
 _ETA = 0.9  # of smoothed labels
 REGIME = "30 epochs at most, stopped early; of rates from 0.01, 0.003, 0.001 the best on a held-out fifth"
+NOTES: Mapping[str, Any] = {
+    "training": REGIME,
+    f"{STRONG} → cifar10": "the target's rows are a sixth of the labelled rows that the source was trained on",
+}
 
 
 def settings_of(result: Result, arm: str, source: str = "") -> list[str]:
@@ -72,23 +76,16 @@ def curves(bench: Bench, settings: Sequence[Setting], taus: Sequence[int], what:
 def fig1_4(bench: Bench, settings: Sequence[Setting] = SETTINGS, taus: Sequence[int] = TAUS) -> Result:
     """Test accuracy after fine-tuning by τ, every setting."""
     arms = {"accuracy": curves(bench, settings, taus, "accuracy"), "probed": curves(bench, settings, taus, "probed")}
-    notes = {"training": REGIME, "weak source": WEAK}
+    notes = {**NOTES, "weak source": WEAK}
     return Result(arms, {"τ": list(taus)}, bench.seeds, seeds_gate(bench.seeds), notes)
 
 
-def interior(axis: np.ndarray, curves: np.ndarray, what: str) -> Outcome:
-    """A peak between both ends of τ, chosen on three seeds and tested on the others.
-
-    Args:
-        curves: (settings, seeds, steps).
-    """
+def _interior(result: Result) -> Outcome:
+    """A peak between both ends of τ, chosen on three seeds and tested on the others."""
+    curves = result.arm("accuracy")  # (settings, seeds, steps)
     if curves.shape[1] <= CHOSEN_ON:
         return Outcome.unmeasurable("peak above ends", f"{curves.shape[1]} seeds leave none to test on", 1)
-    return peak(axis, curves[:, :CHOSEN_ON], curves[:, CHOSEN_ON:], names=("τ", what))
-
-
-def _interior(result: Result) -> Outcome:
-    return interior(result.axis("τ"), result.arm("accuracy"), "accuracy")
+    return peak(result.axis("τ"), curves[:, :CHOSEN_ON], curves[:, CHOSEN_ON:], names=("τ", "accuracy"))
 
 
 def _ends(result: Result) -> tuple[np.ndarray, np.ndarray]:
@@ -159,7 +156,7 @@ def table1(bench: Bench, settings: Sequence[Setting] = SETTINGS, graphs: Sequenc
         if setting not in graphs:  # rows of several labels have no one accuracy
             arms["probed τ*"][name] = [row[place] for row, place in zip(probed, best)]
             arms["probed 200"][name] = [row[-1] for row in probed]
-    notes = {"training": REGIME, "τ*": chosen}
+    notes = {**NOTES, "τ*": chosen}
     return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), notes)
 
 
@@ -187,7 +184,7 @@ def table1_ls(bench: Bench) -> Result:
         smooth = swept(bench, setting, (LONGEST,), "accuracy", smoothing=round(1 - _ETA, 6))
         for arm, rows in (("lsHP200", smooth), ("HP200", plain["accuracy"]), ("probed 200", plain["probed"])):
             arms[arm][name_of(setting)] = [row[0] for row in rows]
-    notes = {"training": REGIME, "η": _ETA, "weak source": WEAK}
+    notes = {**NOTES, "η": _ETA, "weak source": WEAK}
     return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), notes)
 
 

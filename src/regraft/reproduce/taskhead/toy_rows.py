@@ -35,7 +35,7 @@ def series(found: Sequence[Mapping[str, Any]], part: str, what: str, taus: Seque
 
 
 def prop1(bench: Bench) -> Result:
-    """Mean drift of the features beside ``c · AIE``, ``c = γ C₁ C₂ T``.
+    """Mean drift ``E ‖Δz‖`` of the features (not squared, as in Figs. 3, 11) beside ``c · AIE``, ``c = γ C₁ C₂ T``.
 
     T is the number of steps and γ the rate over 1 − momentum, which is what a gradient moves the weights by in all; C₁
     the largest ``‖κ(j, n)‖_F`` among 30 rows before and after training, C₂ the largest ``‖v‖₂`` of any epoch.
@@ -56,7 +56,8 @@ def prop1(bench: Bench) -> Result:
             ]
         },
     }
-    notes = {**RECIPE, "C₁": series(found, "tuned", "kernel", SWEEP), "C₂": series(found, "tuned", "head", SWEEP)}
+    measured = {"C₁": series(found, "tuned", "kernel", SWEEP), "C₂": series(found, "tuned", "head", SWEEP)}
+    notes = {**RECIPE, "drift": "E ‖Δz‖", **measured}
     return Result(arms, {"τ": list(SWEEP)}, bench.seeds, seeds_gate(bench.seeds), notes)
 
 

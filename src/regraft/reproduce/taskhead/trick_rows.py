@@ -13,7 +13,7 @@ from regraft.reproduce.pieces import Measured, average, still
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead.settings import ADAPTED, LONGEST, STRONG, WEAK, bench_of
-from regraft.reproduce.taskhead.sweep_rows import REGIME, Setting, name_of, settings_of
+from regraft.reproduce.taskhead.sweep_rows import NOTES, REGIME, Setting, name_of, settings_of
 from regraft.reproduce.words import about, at_least, bound, greater, share
 
 __all__ = ["CELLS", "MEASURED", "table2_ls", "table2_mlp", "table3"]
@@ -54,7 +54,7 @@ def _compared(
             arms.setdefault(f"{way} 1−cos", {})[name] = [_apart(value) for value in found]
             arms.setdefault(f"{way} probed", {})[name] = [value["probed"] for value in found]
             arms.setdefault(f"{way} accuracy", {})[name] = [value["accuracy"] for value in found]
-    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), {"training": REGIME, **notes})
+    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), {**NOTES, **notes})
 
 
 # -------------------------------------------------------------------------------------- smoothed labels
@@ -83,8 +83,9 @@ def _reserved(result: Result) -> Outcome:
 
 
 def _nearest(result: Result) -> Outcome:
-    base = average(result.arm("base 1−cos"))
-    off = {cell: np.abs(average(result.arm(f"{cell} 1−cos")) - base) for cell in ("both", "more", "opposite")}
+    """Distances from the base by task and seed: over tasks more and less would make up for each other."""
+    base = result.arm("base 1−cos")
+    off = {cell: np.abs(result.arm(f"{cell} 1−cos") - base) for cell in ("both", "more", "opposite")}
     return all_of(
         [greater(off[cell], off["both"], names=(f"{cell} from base", "(.9, .9)")) for cell in ("more", "opposite")]
     )
