@@ -41,7 +41,7 @@ from regraft.reproduce.words import (
 
 __all__ = ["MEASURED", "fig7_cross", "fig7_more", "fig11_offset", "fig11_overlap"]
 
-PARTS: dict[str, dict[str, float]] = {"1/16": {"part": 1 / 16}, "1/4": {"part": 1 / 4}, "1": {}}
+PARTS: dict[str, dict[str, Any]] = {"1/16": {"part": 1 / 16}, "1/4": {"part": 1 / 4}, "1": {}}
 SCALED = (64, 512, 4096)
 
 
