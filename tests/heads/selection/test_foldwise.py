@@ -117,8 +117,11 @@ def test_a_gram_of_the_rows_is_made_only_where_more_columns_are_chosen(width, gr
     x, codes = features(60, 200, 3)
     made, whole = [], Basis.of_gram.__func__
     monkeypatch.setattr(Basis, "of_gram", classmethod(lambda cls, *a: made.append(len(a[0])) or whole(cls, *a)))
-    folds, design, response = torch.arange(60) % 4, design_of(x, 3), classes_of(codes)
-    tasks, choices = fold_tasks(response, folds), [{"layer0": torch.arange(width)}] * 4
+    x = torch.from_numpy(x)
+    design = FeatureDesign({"unit": UnitRows(Dense(x[:, :198])), "plain": Dense(x[:, 198:])}, 3)
+    folds, response = torch.arange(60) % 4, classes_of(codes)
+    choice = {"unit": torch.arange(width - 2), "plain": torch.arange(2)}
+    tasks, choices = fold_tasks(response, folds), [choice] * 4
     fits = Foldwise(folds, fold_fitters(design, Panel(design), choices, True, tasks, response, folds))
     found, _ = fits.out_of_fold("ridge", [0.1, 1e-3])
     assert made == [60] * grams
