@@ -52,13 +52,17 @@ def test_code_of_the_paper_on_its_example():
 
 
 def test_resnet50_at_512_gives_30440_features():
-    """52 taps of a ResNet-50 at T=512 give 30,440 features: two of the root, three a bottleneck, two at the end."""
-    shapes = [(64, 112, 112), (64, 56, 56)]
+    """52 taps of the paper's ResNet-50 at T=512: the root pool, what the three convolutions of each bottleneck read
+    (normalised and activated before, as in its version 2), the last map, its mean, the logits."""
+    shapes, inputs = [(64, 56, 56)], 64
     for width, blocks, side in ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7)):
         for block in range(blocks):
             first_side = side * 2 if block == 0 and width > 64 else side
-            shapes += [(width, first_side, first_side), (width, side, side), (4 * width, side, side)]
+            shapes += [(inputs, first_side, first_side), (width, first_side, first_side), (width, side, side)]
+            inputs = 4 * width
+    shapes.append((2048, 7, 7))
     widths = [choose_pooling(shape, "map", 512).width(shape) for shape in shapes]
+    assert sum(widths[1:-1]) == 25_088
     widths += [choose_pooling((n,), "vector", 512).width((n,)) for n in (2048, 1000)]
     assert len(widths) == 52
     assert sum(widths) == 30_440

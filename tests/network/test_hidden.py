@@ -7,7 +7,7 @@ import torch
 from tests.features.toy import toy_network
 
 from regraft.errors import ModelError
-from regraft.network.hidden import hidden_parameters, with_hidden
+from regraft.network.hidden import hidden_parameters, with_hidden, without_hidden
 
 
 def test_the_logits_are_those_of_two_layers_and_the_embedding_is_the_hidden_one():
@@ -30,6 +30,11 @@ def test_the_logits_are_those_of_two_layers_and_the_embedding_is_the_hidden_one(
     assert [tuple(deeper.params[name].shape) for name in hidden_parameters(deeper)] == [(7, 6), (7,)]
     assert torch.equal(deeper.params["conv1.weight"], network.params["conv1.weight"])
     assert deeper.fingerprint != network.fingerprint
+    bare = without_hidden(deeper)
+    assert (bare.head, bare.params["fc.weight"].shape) == ("fc", (3, 6))
+    with bare.observe(("embedding",), lambda site, value: seen.update({site: value.clone()})):
+        bare.forward(x)
+    assert torch.equal(seen["embedding"], below)
 
 
 def test_a_layer_of_another_width_is_refused():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +11,7 @@ from regraft.errors import ModelError
 from regraft.network.network import Network
 from regraft.network.surgery import linear_like, shared_copy
 
-__all__ = ["hidden_parameters", "with_hidden"]
+__all__ = ["hidden_parameters", "with_hidden", "without_hidden"]
 
 
 def with_hidden(network: Network, weight: Tensor, bias: Tensor, outputs: int) -> Network:
@@ -37,6 +39,19 @@ def with_hidden(network: Network, weight: Tensor, bias: Tensor, outputs: int) ->
     if made.head != f"{path}.2":
         raise ModelError(f"{network.name} takes no hidden layer under its last one", got=made.head or "no last layer")
     return made
+
+
+def without_hidden(network: Network) -> Network:
+    """What :func:`with_hidden` was given, in the names and with the weights of what it made: its embedding is e again,
+    its last layer one of zeros."""
+    path = network.head.rpartition(".")[0]
+    module = shared_copy(network.module)
+    layers: Any = module.get_submodule(path)
+    below, last = layers[0], layers[2]
+    parent, _, leaf = path.rpartition(".")
+    zeros = torch.zeros(len(last.weight), below.weight.shape[1])
+    setattr(module.get_submodule(parent), leaf, linear_like(below, zeros, None).to(network.device))
+    return Network(network.name, module, network.preprocess, network.about, traits=network.traits)
 
 
 def hidden_parameters(network: Network) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.diagnose.landscape.networks import objective
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from regraft.diagnose import Objective
 from regraft.diagnose.landscape import filter_norms, given_directions, normalised, random_directions, towards
@@ -41,6 +42,13 @@ def test_a_filter_of_a_transposed_convolution_is_what_makes_one_output(groups: i
         assert int(mine.sum()) == 4 // groups * 9
         expected = float(up.weight.double()[mine].norm())
         assert float(moved["0.weight"][mine].norm()) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_filter_of_gpt2s_linear_layer_is_a_column() -> None:
+    layer, direction = Conv1D(3, 2), torch.tensor([[3.0, 0.0, 1.0], [4.0, 2.0, 0.0]])
+    point = {"weight": torch.tensor([[1.0, 0.0, 0.0], [0.0, 3.0, 0.5]])}
+    found = normalised({"weight": direction}, point, module=layer)["weight"]
+    torch.testing.assert_close(found, torch.tensor([[0.6, 0.0, 0.5], [0.8, 3.0, 0.0]]))
 
 
 def test_biases_and_norms_are_left_out_or_one_filter() -> None:

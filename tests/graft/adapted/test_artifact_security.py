@@ -151,3 +151,20 @@ def test_an_artifact_whose_embedding_was_another_value_of_the_network_is_refused
     forge(artifact)
     with pytest.raises(ArtifactError, match=r"reads another value of .* as its embedding.*run `regraft adapt` again"):
         regraft.load(".", model=toy_network())
+
+
+def test_an_artifact_whose_unscaled_features_were_scaled_again_is_read_as_it_was_made_or_refused(
+    artifact: Path,
+) -> None:
+    """Version 8 brought all blocks to unit norm over what is kept, also those that it said are not scaled."""
+    config = json.loads((artifact / "config.json").read_text())
+    for version, scaling, wanted in ((9, "unit", ("logits",)), (8, "unit", ()), (8, "root-unit", None)):
+        config["version"] = version
+        config["view"] |= {"scaling": scaling, "renormalised": True, "unscaled": ["logits"]}
+        (artifact / "config.json").write_text(json.dumps(config))
+        forge(artifact)
+        if wanted is None:
+            with pytest.raises(ArtifactError, match=r"scaled as no later version does.*run `regraft adapt` again"):
+                regraft.load(".", model=toy_network())
+        else:
+            assert regraft.load(".", model=toy_network()).view.unscaled == wanted

@@ -15,7 +15,7 @@ from regraft.data import scan
 from regraft.features import Store
 from regraft.graft.cost import estimate as module
 from regraft.graft.cost import training
-from regraft.graft.cost.counts import gram_search_flops
+from regraft.graft.cost.counts import gram_search_flops, paper_search_flops
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.cost.pricing import head_work, own_work, workload
 from regraft.graft.frozen.problem import FeatureProblem
@@ -73,6 +73,9 @@ def test_a_second_scaling_is_counted_at_one_size(tmp_path):
         scalings=2,
     )
     assert head_work(found, work) == expected
+    found, _ = ready(tmp_path, with_solver("reference"))  # whose grid crosses sizes and scalings
+    whole = paper_search_flops(widths * 2, work.outputs, folds=3, strengths=len(found.recipe.select.grid))
+    assert head_work(found, work) == {"search": pytest.approx(whole)}
 
 
 def test_a_search_takes_its_arithmetic_and_a_small_head_a_fold(tmp_path, still):

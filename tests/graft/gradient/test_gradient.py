@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 import regraft
 from regraft.data import scan
@@ -138,10 +139,12 @@ def test_the_prior_is_the_ntk_parametrisation() -> None:
             "up": nn.ConvTranspose2d(64, 4, 3, groups=2),
             "attend": nn.MultiheadAttention(8, 2),
             "recur": nn.GRU(3, 5, batch_first=True),
+            "gpt": Conv1D(256, 64),
         }
     )
     found = prior_deviations({name: tuple(p.shape) for name, p in module.named_parameters()}, "ntk", module)
     assert found["up.weight"] == 4**-0.5  # 2 groups of 2 outputs
+    assert found["gpt.weight"] == 256**-0.5  # 64 inputs on the first axis
     assert found["attend.in_proj_weight"] == 24**-0.5
     assert found["recur.weight_ih_l0"] == 15**-0.5
     biases = ("up.bias", "attend.in_proj_bias", "attend.out_proj.bias", "recur.bias_ih_l0", "recur.bias_hh_l0")

@@ -28,7 +28,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.depths import depths
 from regraft.graft.training.finetune import finetune, grafted
-from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.grafted import Grafted, scaled
 from regraft.graft.training.start import start
 from regraft.heads import Readout
 from regraft.linear import Blocks, Dense
@@ -303,8 +303,6 @@ def test_the_gradient_through_taps_norms_and_columns_is_that_of_finite_differenc
 
 
 def test_a_zero_row_has_a_zero_gradient_not_none_at_all():
-    from regraft.graft.training.grafted import scaled
-
     rows = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3e-25, 4e-25]], requires_grad=True)
     out = scaled(rows, View("unit"), "x")
     torch.testing.assert_close(out, torch.tensor([[0.0, 0.0], [0.6, 0.8], [0.6, 0.8]]))
@@ -312,6 +310,16 @@ def test_a_zero_row_has_a_zero_gradient_not_none_at_all():
     assert torch.isfinite(rows.grad[:2]).all()
     torch.testing.assert_close(rows.grad[1], torch.tensor([0.128, -0.096]))  # (1 - x²/n²)/n, -xy/n³
     torch.testing.assert_close(rows.grad[2] * 1e-25, torch.tensor([0.128, -0.096]))
+
+
+@pytest.mark.parametrize("columns", [{"x": [0], "logits": [0, 1]}, {"logits": [0]}])
+def test_what_is_unscaled_keeps_its_length_over_kept_columns(columns):
+    view = View("unit", {name: torch.tensor(index) for name, index in columns.items()}, True, ("logits",))
+    values = {"x": torch.tensor([[3.0, 1.0], [-0.2, 2.0]]), "logits": torch.tensor([[3.0, 0.5], [-0.2, 0.01]])}
+    found = view.design({name: Dense(value) for name, value in values.items()}, 1).matrices
+    assert torch.equal(found["logits"].rows(slice(0, 2)), values["logits"][:, columns["logits"]])
+    for name in columns:
+        torch.testing.assert_close(scaled(values[name], view, name), found[name].rows(slice(0, 2)))
 
 
 def test_roots_are_refused():

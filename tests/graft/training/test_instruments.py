@@ -15,14 +15,16 @@ import regraft
 from regraft.data import Target
 from regraft.diagnose import axes, drift, feature_kernel
 from regraft.errors import RecipeError
-from regraft.features import pool_batch
+from regraft.features import Taps, plan, pool_batch
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.rows import order
 from regraft.graft.loop.train import tensor_digest
 from regraft.graft.options import Options, check_options
+from regraft.graft.problem import Task
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.instruments import Instruments
+from regraft.graft.training.probing import starting_head
 from regraft.graft.training.start import start
 
 SHAKY = replace(CONFIG, steps=14, optimiser=replace(CONFIG.optimiser, kind="adamw", lr=1e-2, clip=0.05))
@@ -228,6 +230,48 @@ def test_changes_of_weights_are_those_of_the_backbone_alone():
     change = sum(float((tuned.network.params[n] - base.params[n]).double().square().sum()) for n in names)
     size = sum(float(base.params[n].double().square().sum()) for n in names)
     assert layers["blocks.0.conv"] == pytest.approx((change / size) ** 0.5, rel=1e-5)
+
+
+def test_under_a_hidden_layer_the_features_and_weights_are_those_of_the_backbone():
+    """So that a run with a hidden layer begins where one without does, and their drifts are in one unit."""
+    manifest, base, name = toy_manifest(30), normed(), "embedding"
+    task = Task(manifest.labels, None, "accuracy")
+    begin = starting_head(base, plan(base, [Taps((name,), (None,))]), task, 5, 0)
+    watch, shallow = Instruments("all"), Instruments("all")
+    tuned = finetune(begin, manifest, CONFIG, watch=watch).adapted
+    finetune(start(base, manifest), manifest, CONFIG, watch=shallow)
+    figure, other = watch.figure(), shallow.figure()
+    assert figure["drift"]["norm_before"] == pytest.approx(other["drift"]["norm_before"], rel=1e-6)
+    assert figure["kernel"]["notes"][0]["norm"] == pytest.approx(other["kernel"]["notes"][0]["norm"], rel=1e-5)
+    layers = [layer["name"] for layer in figure["weights"]["layers"]]
+    assert layers == [layer["name"] for layer in other["weights"]["layers"]]
+
+    batch = ManifestRows.of(base, manifest).inputs(torch.arange(30))
+    bare = base.with_params({n: v for n, v in tuned.network.params.items() if n in base.params})
+    wanted = plan(base, [Taps((name,), (None,))]).blocks
+    expected = drift(*(pool_batch(network, wanted, batch)[name] for network in (base, bare)))
+    assert figure["drift"]["change"] == pytest.approx(expected.change, rel=1e-5)
+
+
+def test_the_direction_counts_a_hidden_layer_of_the_head():
+    """∇_W L = hᵀ g and ∇_V L = (g Wᵀ ∘ 1[h > 0])ᵀ e for h = max(0, V e + a), g = (p − e_y) / B."""
+    manifest, base, name = toy_manifest(30), normed(), "embedding"
+    wanted = plan(base, [Taps((name,), (None,))])
+    begin = starting_head(base, wanted, Task(manifest.labels, None, "accuracy"), 5, 0)
+    watch = Instruments()
+    finetune(begin, manifest, CONFIG, watch=watch)
+    rows = ManifestRows.of(base, manifest)
+    batch = order(30, CONFIG.seed, 0, 3)[0]
+    e, h = (
+        pool_batch(n, blocks, rows.inputs(batch))[name].double()
+        for n, blocks in ((base, wanted.blocks), (begin.network, begin.plan.blocks))
+    )
+    w = begin.readout.coefficients[name].double()
+    g = torch.softmax(h @ w + begin.readout.intercept, 1) - torch.eye(3, dtype=torch.float64)[rows.labels[batch]]
+    g = g / len(batch)
+    below = ((g @ w.T) * (h > 0)).T @ e
+    expected = float(torch.sqrt((h.T @ g).square().sum() + below.square().sum()))
+    assert watch.figure()["direction"]["norms"][0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_kernel_at_the_end_is_that_of_the_weights_that_are_kept():

@@ -19,18 +19,22 @@ from regraft.heads.selection.panel import Panel
 from regraft.linear import Dense, FeatureDesign, Matrix, SignedRoot, Taken, UnitRows
 
 ROWS = 23
-CHOICES = [{"a": torch.tensor([5, 0, 39]), "b": torch.tensor([], dtype=torch.long)}, {"b": torch.arange(0, 60, 7)}]
+CHOICES = [
+    {"a": torch.tensor([5, 0, 39]), "b": torch.tensor([], dtype=torch.long), "c": torch.tensor([1])},
+    {"b": torch.arange(0, 60, 7)},
+]
 
 
 def design(dtype: torch.dtype, hard: bool = False) -> FeatureDesign:
-    """Two layers; ``hard`` ones hold a row of zeros and one whose squares leave the range of float32."""
+    """Two layers of unit rows and a plain one; ``hard`` ones hold a row of zeros and one whose squares leave the range
+    of float32."""
     generator = torch.Generator().manual_seed(3)
     a, b = (torch.randn(ROWS + 4, width, generator=generator).to(dtype) for width in (40, 60))
     if hard:
         a[4], a[6], b[5] = 0, a[6] * 1e25, b[5] * 1e25  # roots of the last are in range again
     taken = Taken(Dense(a), torch.arange(ROWS).flip(0) + 2)
     matrices: dict[str, Matrix] = {"a": UnitRows(taken), "b": UnitRows(SignedRoot(Dense(b[:ROWS])))}
-    return FeatureDesign(matrices, 3)
+    return FeatureDesign({**matrices, "c": Dense(b[:ROWS, :2].clone())}, 3)
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -72,7 +76,7 @@ def test_what_memory_has_no_room_for_lies_in_a_file(dtype, normalise, monkeypatc
 
 
 def test_no_file_is_made_where_it_saves_little_or_has_no_room(monkeypatch):
-    whole, most = design(torch.float32), [{"a": torch.arange(40), "b": torch.arange(10)}]
+    whole, most = design(torch.float32), [{"a": torch.arange(40), "b": torch.arange(11)}]
     monkeypatch.setattr(foldwise, "HELD_BYTES", 1)
     assert not any(isinstance(matrix, Dense) for matrix in gathered(whole, most, False)[0].matrices.values())
     monkeypatch.setattr(held, "_SPARE", 2**60)
@@ -113,8 +117,11 @@ def test_a_gram_of_the_rows_is_made_only_where_more_columns_are_chosen(width, gr
     x, codes = features(60, 200, 3)
     made, whole = [], Basis.of_gram.__func__
     monkeypatch.setattr(Basis, "of_gram", classmethod(lambda cls, *a: made.append(len(a[0])) or whole(cls, *a)))
-    folds, design, response = torch.arange(60) % 4, design_of(x, 3), classes_of(codes)
-    tasks, choices = fold_tasks(response, folds), [{"layer0": torch.arange(width)}] * 4
+    x = torch.from_numpy(x)
+    design = FeatureDesign({"unit": UnitRows(Dense(x[:, :198])), "plain": Dense(x[:, 198:])}, 3)
+    folds, response = torch.arange(60) % 4, classes_of(codes)
+    choice = {"unit": torch.arange(width - 2), "plain": torch.arange(2)}
+    tasks, choices = fold_tasks(response, folds), [choice] * 4
     fits = Foldwise(folds, fold_fitters(design, Panel(design), choices, True, tasks, response, folds))
     found, _ = fits.out_of_fold("ridge", [0.1, 1e-3])
     assert made == [60] * grams

@@ -15,6 +15,8 @@ from regraft.heads.selection.cells import best_of
 from regraft.heads.selection.kept import Cell, kept_count, leanest, levels
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.panel import Panel
+from regraft.heads.selection.reference import _kept
+from regraft.heads.selection.reference_scores import dense
 from regraft.heads.selection.relevance import FoldTask
 from regraft.heads.weights import row_weights
 from regraft.linear import Dense, FeatureDesign, UnitRows, mirror
@@ -246,12 +248,41 @@ def test_the_kept_design_has_unit_rows_over_what_is_kept_or_the_norms_as_they_we
             kept_design(unit_design(x, 2), wrong)
 
 
+def plain_last(design):
+    """The design with the last layer's rows as they are."""
+    *_, last = design.matrices
+    return FeatureDesign({**design.matrices, last: design.matrices[last].matrix}, design.n_outputs)
+
+
+def test_norms_are_taken_again_of_layers_that_had_unit_norm_alone():
+    x, _ = features(9, 40, classes=2, shift=0.5)
+    design = plain_last(unit_design(x, 2))
+    *unit, last = design.matrices
+    columns = {name: torch.tensor([0, 1]) for name in design.matrices}
+    found = kept_design(design, columns).matrices
+    rows = slice(0, 9)
+    assert torch.equal(found[last].rows(rows), design.matrices[last].rows(rows)[:, :2])
+    for name in unit:
+        torch.testing.assert_close(found[name].rows(rows).norm(dim=1), torch.ones(9, dtype=torch.float64))
+    torch.testing.assert_close(_kept(dense(design), [columns_through(design, columns)], design)[0],
+                               kept_design(design, columns).dense())  # fmt: skip
+    nothing_scaled = FeatureDesign({last: design.matrices[last]}, 2)
+    alone = kept_design(nothing_scaled, {last: columns[last]}).dense()
+    torch.testing.assert_close(alone.norm(dim=1), torch.ones(9, dtype=torch.float64))
+
+
+def columns_through(design, columns):
+    starts = np.cumsum([0, *design.widths.values()])
+    return torch.cat([index + int(start) for index, start in zip(columns.values(), starts)])
+
+
+@pytest.mark.parametrize("scaled", [lambda design: design, plain_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nested_heads_equal_heads_on_the_kept_features(dtype):
+def test_nested_heads_equal_heads_on_the_kept_features(dtype, scaled):
     x, codes = features(30, 200, classes=2, shift=0.5)
     x = np.maximum(x, 0)
     x[4, 7:30] = 0
-    design, response = unit_design(x, 2, dtype=dtype), classes_of(codes)
+    design, response = scaled(unit_design(x, 2, dtype=dtype)), classes_of(codes)
     scores = torch.rand(200, generator=torch.Generator().manual_seed(0))
     counts = [1, 1, 5, 16, 40, 200]
     order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
@@ -278,11 +309,12 @@ def test_nested_heads_equal_heads_on_the_kept_features(dtype):
     assert kinds[:12] == ["Columnwise"] * 6 + ["Kernelwise"] * 6
 
 
+@pytest.mark.parametrize("scaled", [lambda design: design, plain_last])
 @pytest.mark.parametrize("counts", [[120], [28, 120], [4, 120], [4, 28, 120]])
-def test_sampled_steps_are_whole_where_neighbours_are_alike(counts):
+def test_sampled_steps_are_whole_where_neighbours_are_alike(counts, scaled):
     """Every fourth of columns in fours: each of the sample stands for four, and none of those that came before does."""
     x, _ = features(10, 40, classes=2, shift=0.0)
-    design = unit_design(np.repeat(x, 4, axis=1), 2, cuts=(40, 100))
+    design = scaled(unit_design(np.repeat(x, 4, axis=1), 2, cuts=(40, 100)))
     panel = Panel(design)
     plan = steps(list(panel.widths.values()), *levels(-torch.arange(160.0), counts), counts, limit=30)
     assert plan[-1].weight == 4
@@ -291,6 +323,8 @@ def test_sampled_steps_are_whole_where_neighbours_are_alike(counts):
     columns = {"layer0": torch.arange(40), "layer1": torch.arange(60), "layer2": torch.arange(20)}
     torch.testing.assert_close(before.gram, kept_design(design, columns, normalise=False).kernel(), rtol=0, atol=1e-12)
     torch.testing.assert_close(after.gram, kept_design(design, columns).kernel(), rtol=0, atol=1e-12)
+    (again,) = panel.kernels([columns], True, limit=30)
+    torch.testing.assert_close(again, after.gram, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -334,6 +334,12 @@ def test_sizes_of_two_networks_are_told_by_their_ranks(bench, monkeypatch):
     assert result.arm("V 1")[0, 0].tolist() == [12, 24, 48]
 
 
+def test_all_of_the_layers_are_all_of_them_and_a_part_has_the_last():
+    assert feature_rows._spread_over(range(29), 1.0) == tuple(range(29))
+    assert feature_rows._spread_over(range(29), 1 / 4) == (4, 8, 12, 16, 20, 24, 28)
+    assert feature_rows._spread_over(range(29), 1 / 16) == (14, 28)
+
+
 def test_the_fast_search_has_the_references_head(bench, monkeypatch):
     asked, own = [], Bench.measure
 

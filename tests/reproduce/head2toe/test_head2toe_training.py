@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import pytest
 import torch
 from tests.reproduce import toys
 from tests.reproduce.disturbed import must_fail_when_disturbed
+from torch import nn
 
 from regraft.data import holdout
 from regraft.errors import MissingPathError, RecipeError
+from regraft.features import Taps, plan
 from regraft.graft.loop.train import DivergedError
+from regraft.network import About, ImagePreprocess, Network
 from regraft.reproduce import ROWS, tuning
 from regraft.reproduce.arms import Bench, Place
 from regraft.reproduce.head2toe import full, trained, training
@@ -329,6 +333,28 @@ def test_full_scale_has_the_papers_tasks_networks_and_lengths(tmp_path, monkeypa
     bench.network("R50")
     bench.network("ViT-B/16")
     assert asked == ["timm/resnet26.bt_in1k", "timm/vit_base_patch16_224.augreg_in1k"]
+
+
+class _Bottleneck(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.act1, self.act3 = nn.Conv2d(8, 8, 1), nn.ReLU(), nn.ReLU()
+
+    def forward(self, x):
+        return self.act3(x + self.act1(self.conv1(x)))
+
+
+def test_the_root_of_a_resnet_is_read_behind_its_pool(tmp_path, monkeypatch):
+    parts = {"conv1": nn.Conv2d(3, 8, 3), "act1": nn.ReLU(), "maxpool": nn.MaxPool2d(2),
+             "layer1": nn.Sequential(_Bottleneck(), _Bottleneck()), "layer2": nn.Sequential(_Bottleneck()),
+             "global_pool": nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), "fc": nn.Linear(8, 5)}  # fmt: skip
+    module = nn.Sequential(OrderedDict(parts))
+    network = Network("resnet", module, ImagePreprocess(resize=(16, 16), crop=None), About("module"))
+    (tmp_path / "vtab-1k").mkdir()
+    patterns = bench_of(Context(tmp_path, tmp_path, "full")).backbones["R50"].patterns
+    found = [block.site for block in plan(network, [Taps(patterns)]).blocks]
+    units = [f"{path}.{act}" for path in ("layer1.0", "layer1.1", "layer2.0") for act in ("act1", "act3")]
+    assert found == ["module:maxpool", *units, "embedding", "logits"]
 
 
 def test_mini_scale_keeps_the_pages_names(tmp_path):

@@ -106,7 +106,7 @@ def normalised(
         point: θ by parameter, of the same names and shapes.
         by: ``filter``; ``layer``, d_i ← d_i ‖θ_i‖ / ‖d_i‖ for each parameter as a whole; or ``none``.
         vectors: parameters of one axis or none: ``zero`` (left out) or ``whole`` (each is one filter).
-        module: whose parameters they are; without it no weight is taken for a transposed convolution's.
+        module: whose parameters they are; without it every weight's outputs are its first axis.
 
     Raises:
         DataError: unknown words, or names and shapes that do not fit.

@@ -47,11 +47,11 @@ from regraft.record.folder import BACKBONE, CONFIG, check_config
 __all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 8
+VERSION = 9
 # the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain
 # indices, the fifth error bars of another form, the sixth none of sums of derivatives, the seventh those of the best
-# scale and noise, and a scaling of every block
-READABLE = (1, 2, 3, 4, 5, 6, 7, 8)
+# scale and noise, and a scaling of every block, the eighth norms over what is kept of unscaled blocks too
+READABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 _CHANGED = "backbone."
 _KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
 _NECK = "neck."
@@ -224,6 +224,22 @@ def _complete(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _unscaled(view: dict[str, Any], version: int) -> tuple[str, ...]:
+    """The blocks that no scaling touches. Before version 8 there was none; in it they were not scaled at first, but
+    their rows were brought to unit norm with the others where that was done again."""
+    names = tuple(view.get("unscaled", ()))
+    if version > 8 or not (names and view["renormalised"]):
+        return names
+    if view["scaling"] != "unit":
+        raise ArtifactError(
+            "the head of this artifact reads features that are scaled as no later version does",
+            expected="version 9",
+            got=str(version),
+            do="run `regraft adapt` again",
+        )
+    return ()  # the norms over what is kept are the same whether or not the rows were scaled before
+
+
 def _solved(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     """What an artifact knows by itself: all of :class:`Adapted` but the backbone."""
     plan, view, shape, task = Plan.from_json(config["taps"]), config["view"], config["readout"], config["task"]
@@ -234,7 +250,7 @@ def _solved(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[st
             view["scaling"],
             _columns(plan, tensors) if view["selected"] else None,
             view["renormalised"],
-            tuple(view.get("unscaled", ())),  # earlier versions scaled every block
+            _unscaled(view, config["version"]),
         ),
         "readout": Readout(
             coefficients=Blocks(coefficients),

@@ -14,7 +14,7 @@ from regraft.errors import RecipeError
 from regraft.features import Tangent, ntk
 from regraft.linear import Blocks, Design
 from regraft.network import Network
-from regraft.network.outputs import transposed
+from regraft.network.outputs import groups_of, transposed
 
 __all__ = ["PREFIX", "Prior", "TangentPart", "prior_deviations", "prior_kernel"]
 
@@ -84,13 +84,14 @@ def prior_deviations(
     """The prior standard deviation of each parameter's coefficients.
 
     ``ntk``: √(1 / out) of a weight with out outputs (its first axis; the second, times the groups, of a transposed
-    convolution), √0.1 of a bias, 1 of any other vector (a norm's scale acts on one channel each): the parametrisation
-    W = √(1/out) W', b = √0.1 b' of the paper's §4, in which the penalty is on W' and b'. ``unit``: 1 of each.
+    convolution, and the second of transformers' ``Conv1D``), √0.1 of a bias, 1 of any other vector (a norm's scale acts
+    on one channel each): the parametrisation W = √(1/out) W', b = √0.1 b' of the paper's §4, in which the penalty is on
+    W' and b'. ``unit``: 1 of each.
 
     Args:
         shapes: of the parameters, by name.
         prior: see above.
-        module: whose parameters they are; without it no weight is taken for a transposed convolution's.
+        module: whose parameters they are; without it every weight's outputs are its first axis.
 
     Raises:
         RecipeError: another prior.
@@ -106,7 +107,7 @@ def _ntk(name: str, shape: tuple[int, ...], module: nn.Module | None) -> float:
     leaf = name.rpartition(".")[2]
     if len(shape) > 1:
         turned = None if module is None else transposed(module, name)
-        outputs = shape[0] if turned is None else shape[1] * int(turned.groups)
+        outputs = shape[0] if turned is None else shape[1] * groups_of(turned)
         return float(outputs) ** -0.5
     # in_proj_bias of an attention, bias_ih_l0 of a recurrent layer
     return 0.1**0.5 if leaf == "bias" or leaf.endswith("_bias") or leaf.startswith("bias_") else 1.0

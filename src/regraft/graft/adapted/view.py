@@ -30,7 +30,7 @@ class View:
         scaling: of every block alike but the unscaled ones: ``none``; ``unit``, rows of unit norm; ``root``, signed
             square roots; ``root-unit``, both, one after the other.
         columns: block → kept columns (Head2Toe); blocks that are not named are left out. ``None`` keeps all.
-        renormalised: rows are brought to unit norm again over the kept columns of each block.
+        renormalised: rows are brought to unit norm again over the kept columns of each block that was scaled.
         unscaled: names of blocks whose values say more than their direction does, such as predicted numbers.
     """
 
@@ -45,4 +45,7 @@ class View:
         for step in _STEPS[self.scaling]:
             scaled = {name: m if name in self.unscaled else step(m) for name, m in scaled.items()}
         design = FeatureDesign(scaled, outputs)
-        return design if self.columns is None else kept_design(design, self.columns, self.renormalised)
+        if self.columns is None:
+            return design
+        unit = [name for name in scaled if "unit" not in self.scaling or name not in self.unscaled]
+        return kept_design(design, self.columns, unit if self.renormalised else False)

@@ -130,11 +130,12 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
     if stage is None:
         times = work.solves * len(ready.recipe.features.scalings)
         return {"head": head_flops(work.solve_rows, width, work.outputs, folds=work.folds, solves=times)}
-    widths = list(work.widths.values())
-    widths += [max(widths)] * (len(ready.recipe.features.scalings) - 1)  # others are tried at the best size alone
-    if stage.solver == "reference":
+    widths, scalings = list(work.widths.values()), len(ready.recipe.features.scalings)
+    if stage.solver == "reference":  # it tries every size with every scaling
         grid = {"folds": work.folds, "strengths": len(stage.grid), "fractions": stage.fractions}
-        return {"search": work.solves * paper_search_flops(widths, work.outputs, **grid)}  # type: ignore[arg-type]
+        flops = paper_search_flops(widths * scalings, work.outputs, **grid)  # type: ignore[arg-type]
+        return {"search": work.solves * flops}
+    widths += [max(widths)] * (scalings - 1)  # others are tried at the best size alone
     parts = gram_search_flops(
         widths,
         work.solve_rows,
@@ -143,7 +144,7 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
         strengths=len(stage.grid),
         fractions=stage.fractions,
         wider=stage.wider,
-        scalings=len(ready.recipe.features.scalings),
+        scalings=scalings,
         solves=work.solves,
     )
     if stage.solver == "exact":

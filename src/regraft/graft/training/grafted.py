@@ -282,7 +282,8 @@ def scaled(values: Tensor, view: View, name: str) -> Tensor:
     if columns is None:
         return values
     kept = values[:, columns]
-    return _unit(kept) if view.renormalised else kept
+    again = view.renormalised and (view.scaling == "none" or name not in view.unscaled)
+    return _unit(kept) if again else kept
 
 
 def _unit(rows: Tensor) -> Tensor:

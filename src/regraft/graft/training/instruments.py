@@ -7,7 +7,8 @@ that a run that was killed goes on with its notes.
 What is measured is that of Ren, Guo, Bae, Sutherland, "How to prepare your task head for finetuning", ICLR 2023: the
 energy that training begins with (Proposition 1), the drift of the features (§4.2), the norm of the head's gradient over
 the first steps, which stands for the change of the direction ``∇_z q`` (Fig. 2), the backbone's kernel (Fig. 6) and the
-tracks of z along the axes of z₀ (Fig. 11).
+tracks of z along the axes of z₀ (Fig. 11). z is the backbone's embedding: a hidden layer of the task's own head is part
+of the head, so that linear and deeper heads are compared by the same features.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from torch import Tensor
 
 from regraft.diagnose import Axes, Kernel, axes, drift, energy, feature_kernel, shares, weight_changes
 from regraft.errors import DataError, ModelError, RecipeError
+from regraft.features import Taps, plan, pool_batch
 from regraft.files import plain
 from regraft.graft.loop.rows import Rows, place
 from regraft.graft.options import Level
 from regraft.graft.training.grafted import Grafted
 from regraft.heads import KINDS, Response
+from regraft.network import Network
+from regraft.network.hidden import hidden_parameters, without_hidden
 from regraft.wording import first_line
 
 __all__ = ["Instruments"]
@@ -113,7 +117,7 @@ class Instruments:
         if step >= FIRST_STEPS or self._module is None:
             return
         with self._looking("direction"):
-            held = [weight.grad for weight in self._module.weights if weight.grad is not None]
+            held = [weight.grad for weight in self._head(self._module) if weight.grad is not None]
             norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in held))
             self._notes["direction"].append(norm)
 
@@ -238,8 +242,12 @@ class Instruments:
                     self._kernels = self._kernels[1:]
 
     def _features(self) -> Tensor:
-        """What the head reads of the fixed rows, ``(n, h)``."""
+        """What the head reads of the fixed rows, ``(n, h)``; below its hidden layer where it has one."""
         module = self._there()[0]
+        if _deep(module):
+            network = self._bare(module)
+            (block,) = plan(network, [Taps(("embedding",), (None,))]).blocks
+            return self._passed(self._places, lambda batch: pool_batch(network, [block], batch)[block.name])
 
         def read(batch: Any) -> Tensor:
             return torch.cat([values.flatten(1) for values in module.features(module.network.laid_out(batch))], 1)
@@ -281,7 +289,7 @@ class Instruments:
             return
         with self._looking("kernel"):
             try:
-                network = module.result().network
+                network = self._bare(module)
                 batch = network.place(rows.inputs(self._places[:KERNEL_PROBES]))
                 found = feature_kernel(network, batch, directions=DIRECTIONS, seed=self.seed)
             except (ModelError, RuntimeError) as error:
@@ -292,11 +300,25 @@ class Instruments:
         self._kernels = (found, *self._kernels[:1])
 
     @staticmethod
+    def _bare(module: Grafted) -> Network:
+        """The network as it is now, without a hidden layer of the head's."""
+        network = module.result().network
+        return without_hidden(network) if _deep(module) else network
+
+    @staticmethod
+    def _head(module: Grafted) -> list[torch.nn.Parameter]:
+        """The head's weights, those of its hidden layer among them."""
+        below = [module.backbone.get_parameter(hidden_parameters(module.network)[0])] if _deep(module) else []
+        return [*below, *module.weights]
+
+    @staticmethod
     def _backbone(module: Grafted) -> dict[str, Tensor]:
-        """The backbone's parameters but for a last layer that it brought along, which nothing trains."""
-        own = f"{module.network.head}." if module.network.head else ""
+        """The backbone's parameters but for a last layer that it brought along, which nothing trains, and for the
+        head's own hidden layer."""
+        path = module.network.head
+        path = path.rpartition(".")[0] if _deep(module) else path
         named = module.backbone.named_parameters()
-        return {n: p.detach().cpu() for n, p in named if not (own and n.startswith(own))}
+        return {n: p.detach().cpu() for n, p in named if not (path and n.startswith(f"{path}."))}
 
     def _codes(self) -> list[int]:
         """The classes of the tracked rows; none but where rows have one class."""
@@ -313,3 +335,8 @@ class Instruments:
                 yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def _deep(module: Grafted) -> bool:
+    """Whether the task's own head has a hidden layer, which is then a part of the module's network."""
+    return module.adapted.own_head is not None

@@ -68,7 +68,7 @@ def minibatch(
     The step is on v_k = w_k / d_k, d_k the prior's standard deviation: the authors' NTK parametrisation W = d W',
     which changes the optimiser's geometry only. A mini-batch B has the gradient
 
-        d_k Φ_Bᵀ (N/|B|) ω_B (predictions − y) + λ_k d_k² (v_k − c_k / d_k).
+        d_k Φ_Bᵀ (N/|B|) ω_B (predictions − y) + λ_k d_k² v_k.
 
     Batches are drawn without replacement, epoch by epoch, the rest of an epoch left out.
 

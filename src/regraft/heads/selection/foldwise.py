@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import repeat
 
 import torch
@@ -12,7 +12,7 @@ from regraft.heads.held import HELD_BYTES, on_disk
 from regraft.heads.l2.fitters import Eigen, Fitter, Found, fitter, streams
 from regraft.heads.l2.model import Basis
 from regraft.heads.response import Response
-from regraft.heads.selection.kept import kept_design
+from regraft.heads.selection.kept import kept_design, renormed
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows, row_norms
@@ -76,7 +76,7 @@ def fold_fitters(
     """
     alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
     if panel is None or max(sum(map(len, choice.values())) for choice in choices) <= panel.n_rows:
-        found = gathered(design if panel is None else panel.features(), choices, normalise)
+        found = gathered(design if panel is None else panel.features(), choices, renormed(design, normalise))
         streamed = streams(found[0].n_rows, max(kept.width for kept in found))
         weights = [task.weights if streamed else _even(task.weights, fold) for task, fold in zip(tasks, alone)]
         return [fitter(*fold) for fold in zip(found, repeat(response), weights, alone)]
@@ -96,13 +96,16 @@ def _even(weights: Tensor, alone: Tensor) -> Tensor:
     return weights
 
 
-def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], normalise: bool) -> list[FeatureDesign]:
+def gathered(
+    design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], normalise: bool | Collection[str]
+) -> list[FeatureDesign]:
     """:func:`kept_design` of each choice, held in memory after one pass over all features.
 
     16-bit features are held in float32 where they take no more than 4 GiB together: each product would convert them.
     Choices that take more as they are stored lie in one temporary file, for each product would read all features
     again; where it has no room, or saves less than half of the reading, they are left to be read when asked for.
     """
+    again = renormed(design, normalise)
     entries = sum(len(index) for choice in choices for index in choice.values())
     room = HELD_BYTES // max(1, entries * design.n_rows)
     file: Tensor | None = None
@@ -110,7 +113,7 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
         few = 2 * entries < len(choices) * design.width
         file = on_disk(entries * design.n_rows, design.dtype) if few and design.device.type == "cpu" else None
         if file is None:
-            return [kept_design(design, choice, normalise) for choice in choices]
+            return [kept_design(design, choice, again) for choice in choices]
     dtype = torch.promote_types(design.dtype, torch.float32) if room >= torch.float32.itemsize else design.dtype
     held: list[dict[str, Matrix]] = [{} for _ in choices]
     for name, matrix in design.matrices.items():
@@ -128,7 +131,7 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
         for start in range(0, design.n_rows, step):
             part = slice(start, min(start + step, design.n_rows))
             rows, norms = inner.rows(part), None
-            if inner is not matrix and not normalise:
+            if inner is not matrix and name not in again:
                 norms = row_norms(rows)
                 if bool(norms.isnan().any()):  # some row needs the care of UnitRows
                     rows, norms = matrix.rows(part), None
@@ -139,7 +142,7 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
                     out[part] = torch.index_select(rows, 1, index.to(rows.device))
                 if norms is not None:
                     out[part].div_(norms.masked_fill(norms == 0, 1))
-                if normalise:
+                if name in again:
                     out[part] = UnitRows(Dense(out)).rows(part)
         for out, (kept, _) in zip(found, wanted):
             kept[name] = Dense(out)

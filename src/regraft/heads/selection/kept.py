@@ -8,7 +8,7 @@ final head on these.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -37,6 +37,7 @@ __all__ = [
     "leanest",
     "levels",
     "marked",
+    "renormed",
 ]
 
 #: The fractions F of the paper's grid.
@@ -236,14 +237,26 @@ def by_name(scores: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
     return dict(zip(widths, torch.split(scores, list(widths.values()), dim=-1)))
 
 
-def kept_design(design: FeatureDesign, columns: Mapping[str, Tensor], normalise: bool = True) -> FeatureDesign:
+def renormed(design: FeatureDesign, normalise: bool | Collection[str] = True) -> frozenset[str]:
+    """The blocks whose rows get unit norm again over what is kept of them: those whose rows have it, or all blocks of
+    a design in which none has; no block without ``normalise``, and those of its names where it has any."""
+    if not isinstance(normalise, bool):
+        return frozenset(normalise)
+    unit = {name for name, matrix in design.matrices.items() if isinstance(matrix, UnitRows)}
+    return frozenset(unit or design.matrices) if normalise else frozenset()
+
+
+def kept_design(
+    design: FeatureDesign, columns: Mapping[str, Tensor], normalise: bool | Collection[str] = True
+) -> FeatureDesign:
     """The design of the kept columns, read when asked for.
 
     Args:
         design: features by layer, normally with rows of unit norm in each.
         columns: block → indices, as :func:`keep` gives them.
         normalise: divide each row of each layer by its norm over the *kept* features (a zero row stays zero),
-            as in the authors' code; otherwise the norms stay those over all features.
+            as in the authors' code; otherwise the norms stay those over all features. Beside layers with rows of unit
+            norm those without (``Dense``, say) are left as they are; names of layers say which ones instead.
 
     Raises:
         SolverError: no column at all, or a block that the design does not have.
@@ -254,10 +267,11 @@ def kept_design(design: FeatureDesign, columns: Mapping[str, Tensor], normalise:
             "the columns to keep", expected=f"some of the blocks {list(design.matrices)[:5]}", got=repr(unknown[:1])
         )
     matrices: dict[str, Matrix] = {}
+    again = renormed(design, normalise)
     for name, matrix in design.matrices.items():
         if name not in columns or len(columns[name]) == 0:
             continue
-        if normalise:
+        if name in again:
             # unit norm over the kept features is the same whether or not the row was scaled before
             inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
             matrices[name] = UnitRows(columns_of(inner, columns[name]))

@@ -31,12 +31,14 @@ class Step:
         new: ascending indices through all layers of the added features, or of a sample of them.
         weight: how many added features each stands for.
         kept: for each layer that has any, ascending indices through all layers of the set, or of a sample of it.
+        whole: of each of these layers, how many features of the set it has.
     """
 
     count: int
     new: Tensor
     weight: float
     kept: tuple[Tensor, ...]
+    whole: tuple[int, ...]
 
 
 def steps(
@@ -60,8 +62,9 @@ def steps(
         sample = every(new, stride)
         kept = found[level <= place]
         cuts = torch.searchsorted(kept, edges).tolist()
-        blocks = tuple(every(kept[low:high], stride) for low, high in pairwise(cuts) if low < high)
-        out.append(Step(count, sample, len(new) / max(1, len(sample)), blocks))
+        blocks = [kept[low:high] for low, high in pairwise(cuts) if low < high]
+        some, whole = tuple(every(block, stride) for block in blocks), tuple(map(len, blocks))
+        out.append(Step(count, sample, len(new) / max(1, len(sample)), some, whole))
     return out
 
 
@@ -106,7 +109,8 @@ class Nested:
     With X_l the kept columns of layer l and n_il the norm of row i over them,
 
         before[i, j] = Σ_l (X_l X_lᵀ)[i, j]                 (norms as they were; a running sum)
-        after[i, j]  = Σ_l (X_l X_lᵀ)[i, j] / (n_il n_jl)   (norms recomputed over what is kept; zero stays zero)
+        after[i, j]  = Σ_l (X_l X_lᵀ)[i, j] / (n_il n_jl)   (norms recomputed over what is kept; zero stays zero;
+                                                             n = 1 of layers that are not in ``panel.unit``)
 
     A running Gram for every layer would also give ``after``, but rescaling and adding n × n numbers for each of
     fifty layers takes longer than multiplying thousands of rescaled columns at once. Sets of at most N/2 features
@@ -120,6 +124,8 @@ class Nested:
     def __init__(self, panel: Panel, columns: Columns) -> None:
         self.panel, self.columns = panel, columns
         rows = panel.n_rows
+        self._edges = torch.tensor([0, *panel.widths.values()]).cumsum(0)
+        self._unit = [name in panel.unit for name in panel.widths]
         self.running, self.before, self.after = (torch.empty(rows, rows, dtype=panel.dtype) for _ in range(3))
         self.wide = torch.empty(0, rows, dtype=panel.dtype)
 
@@ -149,9 +155,13 @@ class Nested:
             yield Kernelwise(mirror(self.before.copy_(self.running))), Kernelwise(mirror(self.after))
 
     def _normed(self, kept: Tensor, step: Step) -> Tensor:
-        """Rows of unit norm over each layer's kept features, in place."""
-        for part in torch.split(kept, [len(index) for index in step.kept]):
-            part *= unit(part.square().sum(0))
+        """Rows of unit norm over each layer's kept features, in place; of a layer that keeps its norms a sample stands
+        for the whole."""
+        for part, index, whole in zip(torch.split(kept, [len(index) for index in step.kept]), step.kept, step.whole):
+            if self._unit[int(torch.searchsorted(self._edges, index[:1], right=True)) - 1]:
+                part *= unit(part.square().sum(0))
+            elif whole > len(index):
+                part *= (whole / len(index)) ** 0.5
         return kept
 
     def _reserve(self, columns: int) -> None:

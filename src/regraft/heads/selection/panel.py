@@ -14,6 +14,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.model import check_finite
+from regraft.heads.selection.kept import renormed
 from regraft.heads.selection.layer import Layer
 from regraft.linear import Dense, FeatureDesign, mirror
 from regraft.linear.products import add_product, multiply
@@ -65,6 +66,7 @@ class Panel:
         held: the design has at most 65,536 features; they are in memory in its own precision.
         dtype: of Grams and scores, float64 for a design that is held and is in float64 or has rows that vary little
             about a mean far from zero, else float32.
+        unit: layers whose rows get unit norm again over some columns (:func:`regraft.heads.selection.kept.renormed`).
         precise: its columns are the design's, no digit fewer or more (in float32 of a 16-bit one).
     """
 
@@ -72,6 +74,7 @@ class Panel:
         self.design, self.widths, self.width, self.n_rows = design, design.widths, design.width, design.n_rows
         if self.width == 0:
             raise SolverError("the design has no column", do="choose at least one layer")
+        self.unit = renormed(design)
         self.held = self.width <= EXACT_COLUMNS
         wide = design.dtype == torch.float64
         self.dtype = torch.float64 if self.held and (wide or _far(design)) else torch.float32
@@ -151,7 +154,8 @@ class Panel:
 
         Args:
             choices: block → indices, each.
-            normalise: each layer's rows brought to unit norm over the columns that are used, or left as they are.
+            normalise: rows of each layer of ``unit`` brought to unit norm over the columns that are used, or all left
+                as they are.
             limit: of a choice of more columns, every s-th of each layer stands for its s neighbours,
                 s = ⌈columns / limit⌉. ``None``: every column is used.
         """
@@ -167,7 +171,7 @@ class Panel:
                 if not len(columns):
                     continue
                 chosen = torch.index_select(x, 1, torch.searchsorted(together, columns.contiguous()))
-                if normalise:
+                if normalise and name in self.unit:
                     chosen *= unit(chosen.square().sum(1))[:, None]
                 elif len(columns) < len(choice[name]):
                     chosen *= (len(choice[name]) / len(columns)) ** 0.5

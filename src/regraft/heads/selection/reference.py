@@ -33,6 +33,7 @@ from regraft.heads.selection.kept import (
     kept_design,
     leanest,
     marked,
+    renormed,
 )
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.reference_scores import STRENGTHS, Part, check_grid, dense, feature_norms
@@ -158,14 +159,17 @@ class _Grid:
             yield steps, rate, strength, fraction
 
 
-def _kept(rows: Tensor, columns: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
-    """(K, N, k): K choices of k ascending columns each, every layer's rows of unit norm over those that are kept."""
-    edges = torch.tensor([0, *widths]).cumsum(0)
+def _kept(rows: Tensor, columns: Sequence[Tensor], design: FeatureDesign) -> Tensor:
+    """(K, N, k): K choices of k ascending columns each of the design's dense ``rows``, those of each layer as
+    :func:`kept_design` has them, of unit norm over what is kept."""
+    edges, again = torch.tensor([0, *design.widths.values()]).cumsum(0), renormed(design)
     out = rows.new_empty(len(columns), len(rows), len(columns[0]))
     for part, index in zip(out, columns):
         torch.index_select(rows, 1, index.to(rows.device), out=part)
         cuts = torch.searchsorted(index, edges).tolist()
-        for low, high in pairwise(cuts):
+        for name, (low, high) in zip(design.widths, pairwise(cuts)):
+            if name not in again:
+                continue
             norms = torch.linalg.vector_norm(part[:, low:high], dim=1, keepdim=True)
             part[:, low:high] /= torch.where(norms > 0, norms, torch.ones_like(norms))
     return out
@@ -188,7 +192,7 @@ def _logits(
     count: Count,
 ) -> tuple[Tensor, list[list[Tensor]]]:
     """(cells, N, C) out-of-fold logits, and for each fold what every cell kept, ascending through all layers."""
-    rows, widths = dense(design), list(design.widths.values())
+    rows = dense(design)
     rates, strengths = (list(values) for values in zip(*grid.pairs))
     models, levels = len(rates), len(grid.fractions)
     out = torch.full((len(list(grid.cells())), len(response), response.n_outputs), torch.nan, dtype=torch.float64)
@@ -203,7 +207,7 @@ def _logits(
             for level, fraction in enumerate(grid.fractions):
                 columns = [_columns(row, design.widths, fraction) for row in scores]
                 found.update({(stage, model, level): index for model, index in enumerate(columns)})
-                kept = _kept(rows, columns, widths)
+                kept = _kept(rows, columns, design)
                 head = Part(kept, response, task, (seed, place))
                 trained = head.train(steps, rates, [0.0] * models, count.of(models))
                 cell = table[stage, :, level]
@@ -251,7 +255,7 @@ def _finish(
     part = Part(rows, response, task, (seed, place))
     scores = feature_norms(part.train(cell.steps, [cell.rate], [cell.strength], None))[0]
     index = _columns(scores, design.widths, cell.fraction)
-    kept = _kept(rows, [index], list(design.widths.values()))
+    kept = _kept(rows, [index], design)
     head = Part(kept, response, task, (seed, place))
     model = head.train(cell.steps, [cell.rate], [0.0], None)
     named = by_name(scores, design.widths)

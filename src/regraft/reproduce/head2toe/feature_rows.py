@@ -41,7 +41,7 @@ from regraft.reproduce.words import (
 
 __all__ = ["MEASURED", "fig7_cross", "fig7_more", "fig11_offset", "fig11_overlap"]
 
-PARTS = {"1/16": 1 / 16, "1/4": 1 / 4, "1": 1.0}
+PARTS: dict[str, dict[str, Any]] = {"1/16": {"part": 1 / 16}, "1/4": {"part": 1 / 4}, "1": {}}
 SCALED = (64, 512, 4096)
 
 
@@ -107,13 +107,14 @@ def _worst_as_own(result: Result) -> Result:
 
 
 def _spread_over(blocks: Sequence[Block], part: float) -> tuple[Block, ...]:
-    """A part of the layers, evenly spaced, the last one always among them."""
+    """A part of the layers, evenly spaced, the last one always among them; of all of them none is left out."""
     count = max(1, round(part * len(blocks)))
-    index = np.unique(np.round(np.linspace(len(blocks) - 1, 0, count, endpoint=False)).astype(int))
+    spaced = np.linspace(len(blocks) - 1, 0, count, endpoint=count == len(blocks))
+    index = np.unique(np.round(spaced).astype(int))
     return tuple(blocks[i] for i in index)
 
 
-def _part_of_layers(bench: Bench, place: Place, part: float, size: int) -> dict[str, Any]:
+def _part_of_layers(bench: Bench, place: Place, size: int, part: float = 1.0) -> dict[str, Any]:
     sample: Sample = bench.sample(place)
     return search_value(sample, {str(size): _spread_over(sample.layers(size), part)}, forms=("ridge",))
 
@@ -126,7 +127,7 @@ def fig7_more(bench: Bench, networks: Sequence[str] = ("V1a", "TViT"), sizes: Se
     table, arms = Tables(bench), dict[str, Table]()
     for name in networks:
         for label, part in PARTS.items():
-            steps = [table(PART_OF_LAYERS, name, part=part, size=size) for size in sizes or bench.backbones[name].sizes]
+            steps = [table(PART_OF_LAYERS, name, size=size, **part) for size in sizes or bench.backbones[name].sizes]
             arms[f"{name} {label}"] = {task: [list(v) for v in zip(*(s[task] for s in steps))] for task in bench.tasks}
     notes = {"layers": "evenly spaced, the last one always among them", "head": "ridge"}
     axis = list(sizes or range(1, 1 + len(bench.backbones[networks[0]].sizes)))  # of other sizes each, their ranks

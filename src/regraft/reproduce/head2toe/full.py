@@ -20,7 +20,7 @@ from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import KINDS, T12, task
 from regraft.reproduce.vtab import VTAB, vtab
 
-__all__ = ["MODELS", "PATTERNS", "bench_of", "names_of", "vtab_source"]
+__all__ = ["MODELS", "PATTERNS", "RESNET", "bench_of", "names_of", "vtab_source"]
 
 MODELS: Mapping[str, tuple[str, str]] = {
     "R50": ("REGRAFT_R50", "timm/resnet50.tv_in1k"),
@@ -35,6 +35,8 @@ PATTERNS: tuple[str, ...] = (
     "embedding",
 )
 """Head2Toe's taps of a vision transformer as timm names its modules."""
+RESNET: tuple[str, ...] = ("module:maxpool", "layer*", "embedding", "logits")
+"""Its taps of a ResNet-50 as timm and torchvision name its modules: the root after its pool, not before."""
 _TOKENS = ("TViT", "ViT-B/16")
 Rows = Callable[[str, Path, int], Manifest]
 
@@ -69,7 +71,7 @@ def _model(name: str) -> Callable[[Path, Path, int], Network]:
 def _backbones() -> dict[str, Backbone]:
     """With the target sizes that the paper's Table 2 really uses."""
     return {
-        "R50": Backbone(_model("R50"), 2048, (512, 8192, 24576)),
+        "R50": Backbone(_model("R50"), 2048, (512, 8192, 24576), patterns=RESNET),
         "ViT-B/16": Backbone(_model("ViT-B/16"), 768, (768, 15360, 32448), patterns=PATTERNS),
     }
 
