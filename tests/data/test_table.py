@@ -51,6 +51,7 @@ def test_csv_of_paths_with_split_and_group(tmp_path):
     assert m.name == "set"
     assert m.ids == tuple(f"photos/{i}.png" for i in range(4))
     assert m.split == ("train", "train", "validation", "test")
+    assert m.partless == ("photos/1.png",)
     assert m.groups == ("p1", "p1", "p2", "p3")
     assert (m.target.kind, m.target.classes, m.target.values.tolist()) == ("binary", ("cat", "dog"), [0, 1, 0, 1])
     assert isinstance(m.inputs, FileImages)

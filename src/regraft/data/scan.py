@@ -116,6 +116,7 @@ def scan(
         groups=None if rows.groups is None else group_names(rows.groups, ids),
         empty=tuple(rows.empty),
         roles=rows.roles,
+        partless=tuple(map(printable, rows.partless)),
         skipped=tuple(rows.skipped),
     )
     if classes is not None:
