@@ -9,7 +9,7 @@ The rules, in this order (``kind=`` overrides them):
 * names given with the column (Hugging Face's ``ClassLabel``), texts, booleans → binary or multiclass;
 * whole numbers, ``1.0`` too (as pandas writes a column that had gaps) → classes where they are few (at most 20 values,
   or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
-* other numbers → regression.
+* other numbers → regression, which labels of validation and test rows alone do not make (:mod:`regraft.data.scan`).
 
 Cells of CSV and TSV files are texts; columns of them whose every cell reads as a number count as numbers. Elsewhere
 the texts of a single column are names, as in scikit-learn. Two classes make a binary task.
