@@ -202,7 +202,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("text,label\na,x\nb,y\n", {"label": "lable"}, "no column 'lable'. To mend it: perhaps label was meant"),
+        ("text,label\na,x\nb,y\n", {"label": "lable"}, "mend it: choose from text, label (perhaps label was meant)."),
         ("text,label\na,x\nb,y\n", {"group": "patient"}, "no column 'patient'. To mend it: choose from text, label"),
         ("text,label\na,x\nb,y\n", {"input": "txt"}, "perhaps text was meant"),
         ("a,b,c\np,q,r\n", {}, "no input column"),
@@ -237,6 +237,11 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("text,label\na,x\nb,y\n", {"kind": "binray"}, "perhaps binary was meant"),
         ("text,review,label\na,p,x\nb,q,y\n", {}, "'text' and 'review' may all hold the texts; expected one column"),
         ("text,label\na,x\nb,y\n", {"label": "l*l?"}, "no column 'l*l?'"),
+        (
+            "text,label,split\na,x,train\nb,y,test\n",
+            {"label": ["label", "split"]},
+            "got 'x' in row 0. To mend it: name one label column (several hold 0 and 1, or numbers), or correct",
+        ),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_be_used_say_why(tmp_path, text, options, message):

@@ -24,6 +24,7 @@ from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, names_no_part, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, single
 from regraft.errors import DataError
+from regraft.wording import some
 
 __all__ = ["DATA_SUFFIXES", "LABELS", "near", "read_pieces"]
 
@@ -105,9 +106,9 @@ def _one_dense(parts: Sequence[Dense | None]) -> Dense | None:
 
 
 def near(name: str, names: Sequence[str]) -> str:
-    """Advice for a name that is not there: the nearest ones, or all."""
+    """Advice for a name that is not there: the names that are, and the nearest ones."""
     close = difflib.get_close_matches(name, names, n=3)
-    return f"perhaps {' or '.join(close)} was meant" if close else f"choose from {', '.join(names[:20])}"
+    return f"choose from {some(names, 20)}" + (f" (perhaps {' or '.join(close)} was meant)" if close else "")
 
 
 def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
