@@ -225,6 +225,11 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("text,label\na,x\n", {}, "1 training row"),
         ("text,label\na,x\nb,y\nc,z\n", {}, "each of the 3 training rows has its own class"),
         ("text,label,split\na,x,\nb,y,\nc,x,\nd,z,test\n", {}, "class 'z' occurs in the test part but not in training"),
+        (
+            "text,label,split\na,x,\nb,y,\nc,w,test\nd,z,test\n",
+            {},
+            "'w', 'z' occur in the test part but not in training. To mend it: add training rows of them, or take their",
+        ),
         ("text,label,split\na,x,test\nb,y,test\n", {}, "no training row"),
         ("text,label\na,0.5\nb,0.5\n", {}, "the training values of the column 'label' are all equal"),
         ("text,label\na,0.5\nb,tall\n", {"kind": "regression"}, "got 'tall' in row 1"),
