@@ -604,6 +604,14 @@ def test_report_is_written_again_from_the_record_alone(regraft, adapted, tmp_pat
     code, out, _ = regraft("report", tmp_path / "run", "-o", tmp_path / "else.html", "--json")
     assert json.loads(out)["paths"]["report"] == str(tmp_path / "else.html")
     assert (tmp_path / "else.html").is_file()
+    before = (adapted / "report.html").read_bytes()
+    (adapted / "report.html").write_bytes(b"of another run")
+    code, out, err = regraft("report", tmp_path / "run", "-o", adapted / "report.html")
+    written = (adapted / "report.html").read_bytes()
+    (adapted / "report.html").write_bytes(before)
+    assert (code, out, written) == (2, "", b"of another run")
+    assert f"report.html is a file of the run in {adapted}; expected a file of no run" in err
+    assert regraft("report", adapted, "-o", adapted / "report.html")[0] == 0
 
 
 def test_cache_lists_verifies_and_prunes(regraft, photos, tmp_path, monkeypatch):

@@ -254,6 +254,10 @@ def test_npz_with_parts_and_groups(tmp_path):
     assert (m.inputs.modality, m.target.classes) == ("image", ("a", "b"))
     assert scan(save(tmp_path / "n.npz", pix=X, t=Y), input="pix", label="t").target.kind == "binary"
     assert scan(save(tmp_path / "u.npz", X=X), labelled=False).target is None
+    real = save(tmp_path / "r.npz", X=X, y=Y, X_test=X[:2], y_test=[0, 1.5])
+    assert scan(real, kind="regression").target.kind == "regression"
+    few = save(tmp_path / "f.npz", X=X[:4], y=[0, 1, 2, 2], X_test=X[:6], y_test=[0, 1, 2] * 2)
+    assert scan(few).target.kind == "multiclass"  # by the training rows alone they come too seldom for classes
 
 
 @pytest.mark.parametrize(
@@ -270,6 +274,16 @@ def test_npz_with_parts_and_groups(tmp_path):
             {"X": X, "y": Y, "X_test": X, "y_test": Y[:3]},
             {},
             r"d\.npz: y_test and inputs .*expected 8; got 3",
+        ),
+        (
+            {"X": X, "y": Y, "X_test": X[:3], "y_test": [1.0, 0.0, 1.5]},
+            {},
+            r"d: the training labels are binary, those of all parts regression; .*got 1\.5 in X_test row 2\. .*--kind",
+        ),
+        (
+            {"X": X, "y": np.eye(2)[Y], "X_val": X[:2], "y_val": [[0.0, 1.0], [0.5, 1.0]]},
+            {},
+            r"are multilabel, those of all parts regression; .*got 0\.5 in X_val row 1",
         ),
         ({"X": X, "y": Y, "group": Y[:5]}, {}, r"d\.npz: group and inputs differ in length; expected 8; got 5"),
         ({"X": np.array([None, 1], dtype=object), "y": Y}, {}, "not an .npz file of plain arrays"),

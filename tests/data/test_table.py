@@ -51,6 +51,7 @@ def test_csv_of_paths_with_split_and_group(tmp_path):
     assert m.name == "set"
     assert m.ids == tuple(f"photos/{i}.png" for i in range(4))
     assert m.split == ("train", "train", "validation", "test")
+    assert m.partless == ("photos/1.png",)
     assert m.groups == ("p1", "p1", "p2", "p3")
     assert (m.target.kind, m.target.classes, m.target.values.tolist()) == ("binary", ("cat", "dog"), [0, 1, 0, 1])
     assert isinstance(m.inputs, FileImages)
@@ -201,7 +202,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("text,label\na,x\nb,y\n", {"label": "lable"}, "no column 'lable'. To mend it: perhaps label was meant"),
+        ("text,label\na,x\nb,y\n", {"label": "lable"}, "mend it: choose from text, label (perhaps label was meant)."),
         ("text,label\na,x\nb,y\n", {"group": "patient"}, "no column 'patient'. To mend it: choose from text, label"),
         ("text,label\na,x\nb,y\n", {"input": "txt"}, "perhaps text was meant"),
         ("a,b,c\np,q,r\n", {}, "no input column"),
@@ -224,6 +225,11 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("text,label\na,x\n", {}, "1 training row"),
         ("text,label\na,x\nb,y\nc,z\n", {}, "each of the 3 training rows has its own class"),
         ("text,label,split\na,x,\nb,y,\nc,x,\nd,z,test\n", {}, "class 'z' occurs in the test part but not in training"),
+        (
+            "text,label,split\na,x,\nb,y,\nc,w,test\nd,z,test\n",
+            {},
+            "'w', 'z' occur in the test part but not in training. To mend it: add training rows of them, or take their",
+        ),
         ("text,label,split\na,x,test\nb,y,test\n", {}, "no training row"),
         ("text,label\na,0.5\nb,0.5\n", {}, "the training values of the column 'label' are all equal"),
         ("text,label\na,0.5\nb,tall\n", {"kind": "regression"}, "got 'tall' in row 1"),
@@ -236,6 +242,11 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("text,label\na,x\nb,y\n", {"kind": "binray"}, "perhaps binary was meant"),
         ("text,review,label\na,p,x\nb,q,y\n", {}, "'text' and 'review' may all hold the texts; expected one column"),
         ("text,label\na,x\nb,y\n", {"label": "l*l?"}, "no column 'l*l?'"),
+        (
+            "text,label,split\na,x,train\nb,y,test\n",
+            {"label": ["label", "split"]},
+            "got 'x' in row 0. To mend it: name one label column (several hold 0 and 1, or numbers), or correct",
+        ),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_be_used_say_why(tmp_path, text, options, message):

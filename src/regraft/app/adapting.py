@@ -50,7 +50,7 @@ from regraft.app.results import say_estimate, say_result, summary
 from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
 from regraft.record import Record, counted
-from regraft.record.folder import check_folder
+from regraft.record.folder import check_folder, check_other_file, whole
 from regraft.wording import some
 
 if TYPE_CHECKING:
@@ -158,7 +158,6 @@ def _saved(run: Run, folder: Path, embed: bool) -> Run:
     from dataclasses import replace
 
     from regraft.app.report import write
-    from regraft.record.folder import whole
 
     with whole(folder) as staging:
         run = run.save(staging, embed=embed)
@@ -293,6 +292,8 @@ def report(
         if len(runs) > 1:
             raise DataError("--output names one file", got=f"{len(runs)} runs", do="leave it out, or name one run")
         check_page(output)
+        if output.parent.resolve() != runs[0].resolve():
+            check_other_file(output)
         check_folder(output.parent)
     records = [Record.load(run / "record.json") for run in runs]
     chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})

@@ -74,7 +74,7 @@ def score(
         Path | None,
         typer.Option(
             "--output", "-o", metavar="FILE", rich_help_panel=RESULT,
-            help="A .csv file for a line a row: truth, prediction, probabilities.",
+            help="A .csv file for a line a row: truth, predicted, confidence, p(CLASS).",
         ),
     ] = None,
     as_json: Json = False,

@@ -50,10 +50,10 @@ def _check_classes(manifest: Manifest, target: Target, train: np.ndarray) -> Non
         present = np.unique(target.values[manifest.rows_of(part)])
         absent = [target.classes[code] for code in present if code >= 0 and counts[code] == 0]
         if absent:
-            occur = "occurs" if len(absent) == 1 else "occur"
+            occur, them, their = ("occurs", "it", "its") if len(absent) == 1 else ("occur", "them", "their")
             raise DataError(
                 f"{manifest.name}: {_listed('class', absent)} {occur} in the {part} part but not in training",
-                do="add training rows of it, or take its rows out of the other parts",
+                do=f"add training rows of {them}, or take {their} rows out of the other parts",
             )
     known = [name for name, count in zip(target.classes, counts) if count]
     if len(known) < 2:

@@ -9,7 +9,7 @@ The rules, in this order (``kind=`` overrides them):
 * names given with the column (Hugging Face's ``ClassLabel``), texts, booleans → binary or multiclass;
 * whole numbers, ``1.0`` too (as pandas writes a column that had gaps) → classes where they are few (at most 20 values,
   or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
-* other numbers → regression.
+* other numbers → regression, which labels of validation and test rows alone do not make (:mod:`regraft.data.scan`).
 
 Cells of CSV and TSV files are texts; columns of them whose every cell reads as a number count as numbers. Elsewhere
 the texts of a single column are names, as in scikit-learn. Two classes make a binary task.
@@ -35,6 +35,9 @@ KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "
 FEW = 20  # whole numbers with at most this many values are classes
 SEPARATOR = "|"
 _CODES = 5  # rows a value from which on numbers that are texts are taken for codes
+
+_CORRECT = "correct the value, name another column with --label, or choose another --kind"
+_CHOOSE = "name one label column (several hold 0 and 1, or numbers), or correct the value"  # where no kind is named
 
 # what predicted labels are given as: as they came
 _TYPES: dict[CellForm, LabelType] = {"integer": "int", "real": "int", "flag": "bool"}
@@ -67,9 +70,10 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
     for read in reads:
         if read.form == "empty":
             raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
+    do = _CORRECT if alone or kind else _CHOOSE
     kind = kind or _infer(reads, ids)
     if kind == "regression":
-        return _regression(reads, ids)
+        return _regression(reads, ids, do)
     if kind == "multilabel":
         return _multilabel(reads, ids)
     if len(reads) > 1:
@@ -283,10 +287,10 @@ def _nests(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, list) for item in value)
 
 
-def _regression(reads: list[Read], ids: Sequence[str]) -> Target:
+def _regression(reads: list[Read], ids: Sequence[str], do: str) -> Target:
     columns = []
     for read in reads:
-        _refuse_first(read, ids, _not_finite, "a finite number")
+        _refuse_first(read, ids, _not_finite, "a finite number", do)
         columns.append([np.nan if value is None else float(value) for value in read.values])
     return Target("regression", tuple(read.name for read in reads), np.array(columns, dtype=np.float64).T.copy())
 
@@ -300,7 +304,7 @@ def _not_finite(value: Any) -> bool:
     return not isinstance(value, int | float) or not math.isfinite(value)
 
 
-def _refuse_first(read: Read, ids: Sequence[str], wrong: Any, expected: str) -> None:
+def _refuse_first(read: Read, ids: Sequence[str], wrong: Any, expected: str, do: str = _CORRECT) -> None:
     """Name the first value of a column that does not fit."""
     for row, value in enumerate(read.values):
         if value is not None and wrong(value):
@@ -308,5 +312,5 @@ def _refuse_first(read: Read, ids: Sequence[str], wrong: Any, expected: str) -> 
                 f"the label column {read.name!r} does not fit the kind",
                 expected=expected,
                 got=f"{value!r} in {ids[row]}",
-                do="correct the value, name another column with --label, or choose another --kind",
+                do=do,
             )

@@ -129,6 +129,7 @@ class Manifest:
         skipped: rows that were left out because they cannot be used.
         empty: folders that name a class or a part and hold no row, such as ``tulip/`` or ``test/``.
         roles: the columns of a table by what they were read as: ``input``, ``label``, ``group``, ``split``, ``unread``.
+        partless: ids of rows that are ``train`` because the cell of their part is blank.
 
     Raises:
         DataError: the lengths differ.
@@ -144,6 +145,7 @@ class Manifest:
     skipped: tuple[BadRow, ...] = ()
     empty: tuple[str, ...] = ()
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    partless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         rows = len(self.inputs)

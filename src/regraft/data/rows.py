@@ -11,7 +11,7 @@ from regraft.data.manifest import BadRow
 from regraft.data.source import Source
 from regraft.errors import DataError
 
-__all__ = ["PART_NAMES", "Dense", "Rows", "Wish", "group_names", "part_of"]
+__all__ = ["PART_NAMES", "Dense", "Rows", "Wish", "group_names", "names_no_part", "own_group", "part_of"]
 
 PART_NAMES = {
     "train": "train",
@@ -52,7 +52,8 @@ class Dense:
 @dataclass(frozen=True)
 class Rows:
     """Inputs, ids, label columns, parts and groups of equal length; folders of classes or parts without a row; what
-    was left out on the way; and which columns of a table were read as what (``unread`` as nothing)."""
+    was left out on the way; which columns of a table were read as what (``unread`` as nothing); and the ids of rows
+    that were taken for training because the cell of their part is blank."""
 
     inputs: Source
     ids: Sequence[str]
@@ -63,14 +64,25 @@ class Rows:
     empty: Sequence[str] = ()
     skipped: Sequence[BadRow] = ()
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    partless: Sequence[str] = ()
 
 
 def group_names(values: Sequence[Any], ids: Sequence[str]) -> tuple[str, ...]:
     """The groups as texts, whole numbers without a point; a row without a group is a group of its own."""
     names = []
     for value, row in zip(map(plain, values), ids):
-        names.append(f"(no group) {row}" if value is None else str(whole_number(value)))
+        names.append(own_group(row) if value is None else str(whole_number(value)))
     return tuple(names)
+
+
+def own_group(row: str) -> str:
+    """The group of a row that names none."""
+    return f"(no group) {row}"
+
+
+def names_no_part(value: Any) -> bool:
+    """Whether a cell of the split column is blank."""
+    return value is None or str(value).strip().lower() in ("", "nan")
 
 
 def part_of(value: Any, where: str, part: str = "") -> str:
@@ -80,9 +92,9 @@ def part_of(value: Any, where: str, part: str = "") -> str:
     Raises:
         DataError: another name, or another part than that of a file of validation or test rows.
     """
-    text = "" if value is None else str(value).strip().lower()
-    if text in ("", "nan"):
+    if names_no_part(value):
         return part or "train"
+    text = str(value).strip().lower()
     if text not in PART_NAMES:
         raise DataError(
             f"{where}: unknown part {value!r}", expected=", ".join(PART_NAMES), do="correct the split column"

@@ -116,6 +116,7 @@ def scan(
         groups=None if rows.groups is None else group_names(rows.groups, ids),
         empty=tuple(rows.empty),
         roles=rows.roles,
+        partless=tuple(map(printable, rows.partless)),
         skipped=tuple(rows.skipped),
     )
     if classes is not None:
@@ -210,7 +211,34 @@ def _target(
         raise DataError("--ignore is about masks", got="labels without masks", do="leave it out")
     if not rows.columns:
         raise DataError(f"{name}: no label column", do="name it with --label")
-    return read_target(rows.columns, kind, ids), []
+    target = read_target(rows.columns, kind, ids)
+    if kind is None and target.kind == "regression":
+        _check_parts(target, rows, ids, name)
+    return target, []
+
+
+def _check_parts(target: Target, rows: Rows, ids: tuple[str, ...], name: str) -> None:
+    """Refuse labels that are numbers to predict by those of validation and test rows alone.
+
+    Raises:
+        DataError: the training rows' by themselves are of another kind.
+    """
+    train = [row for row, part in enumerate(rows.split) if part == "train"]
+    alone = [replace(column, values=[column.values[row] for row in train]) for column in rows.columns]
+    try:
+        kind = read_target(alone, None, [ids[row] for row in train]).kind
+    except DataError:  # they hold no label, of which more is said later
+        return
+    if kind == "regression":
+        return
+    known = np.stack([np.isin(values, values[train]) for values in target.values.T], 1) | np.isnan(target.values)
+    others = (f"{target.values[row, column]:g} in {ids[row]}" for row, column in np.argwhere(~known))
+    raise DataError(
+        f"{name}: the training labels are {kind}, those of all parts regression",
+        expected="one kind of task in all parts",
+        got=next(others, ""),
+        do=f"correct the labels, or say --kind regression or --kind {kind}",
+    )
 
 
 def _without_unlabelled(manifest: Manifest, skip_bad: bool) -> Manifest:

@@ -21,9 +21,10 @@ from regraft.data.labels import DECIMAL_COMMA
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
 from regraft.data.pixels import IMAGE_SUFFIXES
-from regraft.data.rows import Dense, Rows, Wish, part_of
+from regraft.data.rows import Dense, Rows, Wish, names_no_part, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, single
 from regraft.errors import DataError
+from regraft.wording import some
 
 __all__ = ["DATA_SUFFIXES", "LABELS", "near", "read_pieces"]
 
@@ -81,6 +82,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
         groups=groups if first.groups is not None else None,
         dense=dense,
         roles=first.roles,
+        partless=[name for rows in read for name in rows.partless],
     )
 
 
@@ -104,9 +106,9 @@ def _one_dense(parts: Sequence[Dense | None]) -> Dense | None:
 
 
 def near(name: str, names: Sequence[str]) -> str:
-    """Advice for a name that is not there: the nearest ones, or all."""
+    """Advice for a name that is not there: the names that are, and the nearest ones."""
     close = difflib.get_close_matches(name, names, n=3)
-    return f"perhaps {' or '.join(close)} was meant" if close else f"choose from {', '.join(names[:20])}"
+    return f"choose from {some(names, 20)}" + (f" (perhaps {' or '.join(close)} was meant)" if close else "")
 
 
 def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
@@ -114,10 +116,11 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     piece = replace(piece, table=table)
     choice = _choose(piece, wish)
     inputs, ids = _inputs(piece, choice, several)
-    split = [piece.part or "train"] * len(ids)
+    split, partless = [piece.part or "train"] * len(ids), list[str]()
     if choice.split:
-        cells = enumerate(table[choice.split].to_pylist())
-        split = [part_of(cell, f"{piece.name} row {row}", piece.part) for row, cell in cells]
+        cells = table[choice.split].to_pylist()
+        split = [part_of(cell, f"{piece.name} row {row}", piece.part) for row, cell in enumerate(cells)]
+        partless = [name for name, cell in zip(ids, cells) if names_no_part(cell) and not piece.part]
     groups = table[choice.group].to_pylist() if choice.group else None
     dense, columns = None, []
     if len(choice.labels) == 1 and _encoded(table.schema.field(choice.labels[0]).type):
@@ -130,7 +133,7 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     roles = {role: tuple(filter(None, names)) for role, names in roles.items()}
     taken = {name for names in roles.values() for name in names}
     roles["unread"] = tuple(name for name in table.column_names if name not in taken)
-    return Rows(inputs=inputs, ids=ids, columns=columns, split=split, groups=groups, dense=dense, roles=roles)
+    return Rows(inputs, ids, columns, split, groups, dense, roles=roles, partless=partless)
 
 
 def _without_views(table: pa.Table) -> pa.Table:

@@ -82,7 +82,7 @@ def check_other_file(path: Path) -> None:
     if (folder / CONFIG).is_file() or record_in(folder) is not None:  # a diagnosis has no artifact
         raise DataError(
             f"{path} is a file of the run in {folder}",
-            expected="a file for new predictions",
+            expected="a file of no run",
             do="choose another name",
         )
 

@@ -136,17 +136,24 @@ class Record:
         return {"schema": SCHEMA, **plain(dataclasses.asdict(self))}
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Record:
-        """The inverse of :meth:`to_json`.
+    def from_json(cls, value: dict[str, Any], name: str = "this value") -> Record:
+        """The inverse of :meth:`to_json`; ``name`` is that of the value in messages.
 
         Raises:
             ArtifactError: the value is no Record of this schema.
         """
         value = dict(value) if isinstance(value, dict) else {}
         schema = value.pop("schema", None)
+        if schema is None:
+            raise ArtifactError(
+                f"{name} is no record",
+                expected="a JSON object with a schema",
+                got="none",
+                do="name a run folder, or run the command that made it again",
+            )
         if schema != SCHEMA:
             raise ArtifactError(
-                "this record cannot be read",
+                f"{name} cannot be read as a record",
                 expected=f"schema {SCHEMA}",
                 got=f"schema {schema}",
                 do="use the regraft version that wrote it",
@@ -161,7 +168,7 @@ class Record:
             return cls(**value)
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(
-                "this record cannot be read",
+                f"{name} cannot be read as a record",
                 got=f"{type(error).__name__}: {error}",
                 do="run `regraft adapt` again",
             ) from error
@@ -179,22 +186,23 @@ class Record:
             ArtifactError: the file is no record, or was changed.
         """
         path = Path(path)
+        file = path / "record.json" if path.is_dir() else path
         try:
-            value = json.loads((path / "record.json" if path.is_dir() else path).read_text(encoding="utf-8"))
+            value = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise MissingPathError(
                 f"{path} is not there", do="name the run folder that `regraft adapt` printed"
             ) from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ArtifactError(f"{path} is no record", got=str(error), do="run `regraft adapt` again") from error
+            raise ArtifactError(f"{file} is no record", got=str(error), do="run `regraft adapt` again") from error
         if not isinstance(value, dict):
-            raise ArtifactError(f"{path} is no record", expected="a JSON object", got=type(value).__name__)
+            raise ArtifactError(f"{file} is no record", expected="a JSON object", got=type(value).__name__)
         if not intact(value):
             raise ArtifactError(
-                f"{path} was changed after it was written", do="restore it, or run the command that made it again"
+                f"{file} was changed after it was written", do="restore it, or run the command that made it again"
             )
         value.pop("digest", None)
-        return cls.from_json(value)
+        return cls.from_json(value, str(file))
 
 
 def _score(value: dict[str, Any]) -> Score:

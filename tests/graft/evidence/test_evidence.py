@@ -17,6 +17,7 @@ from regraft.data.loose import FileTexts
 from regraft.data.source import FileImages
 from regraft.graft import adapt
 from regraft.graft.adapted.prediction import Prediction
+from regraft.graft.alike import together
 from regraft.graft.evidence import backbone_findings, data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import _largest_errors as largest_errors
@@ -574,6 +575,22 @@ def test_columns_that_were_not_read_are_told(monkeypatch):
     assert found.title == "2 columns were not read: caption, when."
     assert found.detail == "Read: text as input; label as label; split as split."
     assert check(Context(scan(rows.drop(["caption", "when"])), 0, None, None)) == ()
+
+
+def test_blank_cells_of_the_part_and_the_group_are_told(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._blank_cells,))
+    columns = {"text": list("aabcdef"), "label": [0, 0, 1, 0, 1, 0, 1], "who": ["p", None, "", "q", "p", " ", "q"]}
+    columns["split"] = ["train", "train", "", "test", "test", None, "train"]
+    rows = together(None, scan(pa.table(columns), group="who"))  # the second row is a copy of the first, in its group
+    parts, groups = check(Context(rows, 0, None, None))
+    assert (parts.code, parts.severity, parts.value) == ("rows-without-part", "info", 2)
+    assert parts.title == "2 rows name no part and were taken for training: row 2, row 5."
+    assert (groups.code, groups.severity, groups.value) == ("rows-without-group", "info", 2)
+    assert groups.title == "2 rows name no group, and each is a group of its own: row 2, row 5."
+    (only,) = check(Context(rows.take([2, 3, 4]), 0, None, None))[:1]  # the others were left out
+    assert only.title == "1 row names no part and was taken for training: row 2."
+    whole = {**columns, "who": list("ppqqrrs"), "split": ["train"] * 5 + ["test"] * 2}
+    assert check(Context(scan(pa.table(whole), group="who"), 0, None, None)) == ()
 
 
 def test_inputs_that_are_named_like_labels_are_told(monkeypatch):

@@ -12,6 +12,7 @@ import numpy as np
 from regraft.data import Target
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
+from regraft.data.rows import own_group
 from regraft.data.table import LABELS
 from regraft.graft.evidence.context import Context
 from regraft.graft.row_findings import copies, few_levels, left_out
@@ -69,6 +70,31 @@ def _left_out(context: Context) -> Iterator[Finding]:
             context.unlabelled,
             "rows",
             advice=_UNLABELLED if target is not None and target.kind == "multilabel" else "",
+        )
+
+
+def _blank_cells(context: Context) -> Iterator[Finding]:
+    """Rows whose cell of the part or of the group is blank."""
+    rows, partless = context.manifest, set(context.manifest.partless)
+    if found := [name for name in rows.ids if name in partless]:
+        verb = "names no part and was" if len(found) == 1 else "name no part and were"
+        yield Finding(
+            "rows-without-part",
+            f"{counted(len(found), 'row')} {verb} taken for training: {some(found)}.",
+            "info",
+            len(found),
+            "rows",
+            advice="Name their part in the split column if they belong to another.",
+        )
+    if found := [name for name, group in zip(rows.ids, rows.groups or ()) if group == own_group(name)]:
+        verb = "names no group, and is" if len(found) == 1 else "name no group, and each is"
+        yield Finding(
+            "rows-without-group",
+            f"{counted(len(found), 'row')} {verb} a group of its own: {some(found)}.",
+            "info",
+            len(found),
+            "rows",
+            advice="Name the group of those that belong with others.",
         )
 
 
@@ -232,4 +258,15 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-DATA_CHECKS = (_repeated, _left_out, _labels_read, _few_levels, _shortened, _classes, _names, _one_valued, _frames)
+DATA_CHECKS = (
+    _repeated,
+    _left_out,
+    _blank_cells,
+    _labels_read,
+    _few_levels,
+    _shortened,
+    _classes,
+    _names,
+    _one_valued,
+    _frames,
+)
