@@ -258,6 +258,8 @@ def test_npz_with_parts_and_groups(tmp_path):
     assert scan(real, kind="regression").target.kind == "regression"
     few = save(tmp_path / "f.npz", X=X[:4], y=[0, 1, 2, 2], X_test=X[:6], y_test=[0, 1, 2] * 2)
     assert scan(few).target.kind == "multiclass"  # by the training rows alone they come too seldom for classes
+    counts = {"X": np.zeros((54, 2)), "y": np.repeat(np.arange(1, 28), 2), "X_test": X[:2], "y_test": [3, 29]}
+    assert scan(save(tmp_path / "c.npz", **counts)).target.kind == "regression"  # their gap is in the test part alone
 
 
 @pytest.mark.parametrize(
@@ -285,6 +287,7 @@ def test_npz_with_parts_and_groups(tmp_path):
             {},
             r"are multilabel, those of all parts regression; .*got 0\.5 in X_val row 1",
         ),
+        ({"X": X[:1], "y": [3], "X_test": X[:2], "y_test": [4, 5.5]}, {}, r"d: 1 training row; expected at least 2\."),
         ({"X": X, "y": Y, "group": Y[:5]}, {}, r"d\.npz: group and inputs differ in length; expected 8; got 5"),
         ({"X": np.array([None, 1], dtype=object), "y": Y}, {}, "not an .npz file of plain arrays"),
     ],

@@ -212,7 +212,7 @@ def _target(
     if not rows.columns:
         raise DataError(f"{name}: no label column", do="name it with --label")
     target = read_target(rows.columns, kind, ids)
-    if kind is None and target.kind == "regression":
+    if kind is None and target.kind == "regression" and {*rows.split} != {"train"}:
         _check_parts(target, rows, ids, name)
     return target, []
 
@@ -220,8 +220,11 @@ def _target(
 def _check_parts(target: Target, rows: Rows, ids: tuple[str, ...], name: str) -> None:
     """Refuse labels that are numbers to predict by those of validation and test rows alone.
 
+    Whole numbers that are few among the training rows stay numbers beside further whole ones: which of the two kinds
+    they are is a matter of how many there are, and all rows say it best.
+
     Raises:
-        DataError: the training rows' by themselves are of another kind.
+        DataError: the training rows' by themselves are two classes or labels, or classes beside a fraction.
     """
     train = [row for row, part in enumerate(rows.split) if part == "train"]
     alone = [replace(column, values=[column.values[row] for row in train]) for column in rows.columns]
@@ -229,15 +232,18 @@ def _check_parts(target: Target, rows: Rows, ids: tuple[str, ...], name: str) ->
         kind = read_target(alone, None, [ids[row] for row in train]).kind
     except DataError:  # they hold no label, of which more is said later
         return
-    if kind == "regression":
+    values = target.values
+    known = np.stack([np.isin(column, column[train]) for column in values.T], 1) | np.isnan(values)
+    odd = ~known & ((values % 1 != 0) | (kind != "multiclass"))
+    one = len(np.unique(values[train][~np.isnan(values[train])])) < 2  # of that too more is said later
+    if kind == "regression" or one or not odd.any():
         return
-    known = np.stack([np.isin(values, values[train]) for values in target.values.T], 1) | np.isnan(target.values)
-    others = (f"{target.values[row, column]:g} in {ids[row]}" for row, column in np.argwhere(~known))
+    row, column = np.argwhere(odd)[0]
     raise DataError(
         f"{name}: the training labels are {kind}, those of all parts regression",
         expected="one kind of task in all parts",
-        got=next(others, ""),
-        do=f"correct the labels, or say --kind regression or --kind {kind}",
+        got=f"{values[row, column]:g} in {ids[row]}",
+        do="correct the labels, or say --kind regression",
     )
 
 

@@ -84,8 +84,8 @@ def holdout(target: Target, groups: Sequence[str] | np.ndarray | None, fraction:
     """Which rows are held out, bool ``(N,)``: about ``fraction`` of them, stratified as in :func:`folds`.
 
     Without groups every class gives ``fraction`` of its rows, to within one, and keeps at least one for
-    training; classes of one row are never held out. With groups, whole groups are held out, and every class (or
-    label) that several groups have keeps one of them for training.
+    training; classes of one row are never held out. With groups, whole groups are held out, and every class that
+    several groups have keeps one of them for training; so does every label of several rows (or groups).
 
     Raises:
         DataError: a fraction outside (0, 1), fewer than 2 rows or groups.
@@ -98,8 +98,9 @@ def holdout(target: Target, groups: Sequence[str] | np.ndarray | None, fraction:
     codes = _group_codes(groups, rows)
     rng = np.random.default_rng(seed)
     if codes is not None or target.kind == "multilabel":
+        share = min(fraction, 1.0 - fraction)
         units = rows if codes is None else int(codes.max()) + 1
-        labels = _indicators(target, int(units * min(fraction, 1.0 - fraction)))
+        labels = _indicators(target, int(units * share + 1e-9))
         if _is_classes(target):  # of classes of as many rows the first in line would always be placed first
             labels = labels[:, np.random.default_rng([seed, 1]).permutation(labels.shape[1])]
         held: np.ndarray = _iterative(labels, codes, np.array([1.0 - fraction, fraction]), rng) == 1

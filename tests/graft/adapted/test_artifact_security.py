@@ -158,7 +158,8 @@ def test_an_artifact_whose_unscaled_features_were_scaled_again_is_read_as_it_was
 ) -> None:
     """Version 8 brought all blocks to unit norm over what is kept, also those that it said are not scaled."""
     config = json.loads((artifact / "config.json").read_text())
-    for version, scaling, wanted in ((9, "unit", ("logits",)), (8, "unit", ()), (8, "root-unit", None)):
+    kept = ("logits",)
+    for version, scaling, wanted in ((9, "unit", kept), (8, "unit", ()), (8, "root", kept), (8, "root-unit", None)):
         config["version"] = version
         config["view"] |= {"scaling": scaling, "renormalised": True, "unscaled": ["logits"]}
         (artifact / "config.json").write_text(json.dumps(config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -589,6 +590,10 @@ def test_blank_cells_of_the_part_and_the_group_are_told(monkeypatch):
     assert groups.title == "2 rows name no group, and each is a group of its own: row 2, row 5."
     (only,) = check(Context(rows.take([2, 3, 4]), 0, None, None))[:1]  # the others were left out
     assert only.title == "1 row names no part and was taken for training: row 2."
+    again = dataclasses.replace(
+        rows, ids=tuple("row 2" if name == "row 3" else name for name in rows.ids)
+    )  # of a test row's picture
+    assert check(Context(again, 0, None, None))[0].value == 2
     whole = {**columns, "who": list("ppqqrrs"), "split": ["train"] * 5 + ["test"] * 2}
     assert check(Context(scan(pa.table(whole), group="who"), 0, None, None)) == ()
 

@@ -228,7 +228,7 @@ def _unscaled(view: dict[str, Any], version: int) -> tuple[str, ...]:
     """The blocks that no scaling touches. Before version 8 there was none; in it they were not scaled at first, but
     their rows were brought to unit norm with the others where that was done again."""
     names = tuple(view.get("unscaled", ()))
-    if version > 8 or not (names and view["renormalised"]):
+    if version > 8 or not (names and view["renormalised"]) or "unit" not in view["scaling"]:
         return names
     if view["scaling"] != "unit":
         raise ArtifactError(

@@ -76,7 +76,7 @@ def _left_out(context: Context) -> Iterator[Finding]:
 def _blank_cells(context: Context) -> Iterator[Finding]:
     """Rows whose cell of the part or of the group is blank."""
     rows, partless = context.manifest, set(context.manifest.partless)
-    if found := [name for name in rows.ids if name in partless]:
+    if found := [name for name, part in zip(rows.ids, rows.split) if part == "train" and name in partless]:
         verb = "names no part and was" if len(found) == 1 else "name no part and were"
         yield Finding(
             "rows-without-part",

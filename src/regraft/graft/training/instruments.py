@@ -339,4 +339,4 @@ class Instruments:
 
 def _deep(module: Grafted) -> bool:
     """Whether the task's own head has a hidden layer, which is then a part of the module's network."""
-    return module.adapted.own_head is not None
+    return len(module.adapted.own_head or ()) == 3  # outputs, width and hidden units
