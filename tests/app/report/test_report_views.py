@@ -165,6 +165,14 @@ def test_confusion_names_the_worst_pair() -> None:
     assert [cell.right for cell in view.lines[2].cells] == [False, False, True, False, False]
 
 
+def test_of_mistakes_as_frequent_the_one_of_a_rarer_class_comes_first() -> None:
+    figure = {"classes": ["a", "b", "c"], "counts": [[90, 10, 0], [0, 10, 10], [0, 11, 89]]}
+    view = classes.confusion(replace(samples.minimal(), figures={"confusion": figure}))
+    assert [(pair.truth, pair.predicted, pair.raw) for pair in view.pairs] == [
+        ("c", "b", 0.11), ("b", "c", 0.5), ("a", "b", 0.1)
+    ]  # fmt: skip
+
+
 def test_confusion_shades_grow_with_the_share_of_the_row() -> None:
     figure = {"classes": ["a", "b"], "counts": [[0, 10], [30, 70]]}
     view = classes.confusion(replace(samples.minimal(), figures={"confusion": figure}))
