@@ -332,6 +332,12 @@ def test_one_strength_has_no_curve() -> None:
     assert strengths(alone) is None
 
 
+def test_strengths_between_two_round_numbers_are_marked_themselves() -> None:
+    cells = tuple(Candidate("ridge", at, at / 10, 0.1, at > 7) for at in (6.1, 9.2))
+    view = strengths(replace(samples.minimal(), candidates=cells))
+    assert [tick.label for tick in view.graph.ticks] == ["6.1", "9.2"]
+
+
 def test_layers_are_ordered_by_depth_and_summed() -> None:
     found = [
         {"name": "deep", "depth": 1.0, "share": 0.6},
