@@ -373,6 +373,13 @@ def test_scatter_is_thinned_evenly_and_says_so() -> None:
     )
 
 
+@pytest.mark.parametrize(("errors", "half"), [([0.1], 0.1), ([4, 1, 3, 2], 2), ([5, 1, 4, 2, 3], 3)])
+def test_half_of_the_rows_are_as_near_as_is_said(errors: list[float], half: float) -> None:
+    pairs = [{"truth": 0.0, "predicted": error * (-1) ** i} for i, error in enumerate(errors)]
+    lead = scatter(replace(samples.minimal(), figures={"scatter": pairs})).lead
+    assert f"predicted within {half:.3g}" in lead
+
+
 def test_numbers_at_the_axes_of_a_scatter_differ_and_few_long_ones_stand_side_by_side() -> None:
     for shift, scale in ((1e6, 1), (0, 2e6), (0, 2e-4), (5e6, 1e-3)):
         pairs = [{"truth": shift + scale * at, "predicted": shift + scale * at / 2} for at in (-1.2, 0.3, 1.4)]
