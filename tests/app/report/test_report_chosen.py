@@ -261,15 +261,15 @@ def test_nothing_chosen_is_no_section() -> None:
         assert selection.selection(with_figure("selection", **broken)) is None
 
 
-def test_a_run_that_takes_more_than_fine_tuning_is_said_so() -> None:
+@pytest.mark.parametrize(
+    ("share", "said"), [(18, "18.0 ×"), (0.66, "0.66 ×"), (0.3, "0.30 ×"), (0.2, "0.20 ×"), (0.19, "1/5 of")]
+)
+def test_a_run_that_takes_a_large_part_of_fine_tuning_or_more_is_said_so(share: float, said: str) -> None:
     record = samples.head2toe()
     rows = [dict(row) for row in record.figures["price"]["rows"]]
-    rows[0]["stored_bytes"] = 18 * rows[-1]["stored_bytes"]
+    rows[0]["stored_bytes"] = share * rows[-1]["stored_bytes"]
     view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
-    assert "this run took 18.0 × the bytes and 1/" in plain(view.lead)
-    rows[0]["stored_bytes"] = 0.66 * rows[-1]["stored_bytes"]
-    view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
-    assert "this run took 0.66 × the bytes" in plain(view.lead)
+    assert f"this run took {said} the bytes and 1/" in plain(view.lead)
 
 
 def test_the_run_is_measured_and_the_others_are_counted() -> None:
