@@ -172,6 +172,10 @@ def test_what_the_ranking_is_worth_is_drawn_beside_a_blind_choice() -> None:
     heights = [float(point.split(",")[1]) for point in ranked.points.split()]
     assert heights == sorted(heights)  # from the top down
     assert len({point.split(",")[1] for point in blind.points.split()}) == 1
+    ends = [float(point.split(",")[1]) for point in ranked.band.split()]
+    two = 0.2 * (heights[1] - heights[0])  # 10 points lie between them; the band is of two on either side
+    assert ends[:4] == pytest.approx([height - two for height in heights], abs=0.01)
+    assert ends[:3:-1] == pytest.approx([height + two for height in heights], abs=0.01)
     assert plain(ranked.dots[1].tip) == "51 to 100: 80.0 % ± 2.0"
     assert plain(blind.dots[0].tip) == "as many drawn blindly: 65.0 % ± 1.0"
     assert view.graph.label == "Accuracy, %"
@@ -278,6 +282,8 @@ def test_the_run_is_measured_and_the_others_are_counted() -> None:
         ("this run, head2toe", True), ("linear probe", False), ("head on all layers", False),
         ("fine-tuning of all weights", False),
     ]  # fmt: skip
+    stored = [m.raw[4] for m in view.methods]
+    assert [m.width for m in view.methods] == pytest.approx([100 * each / max(stored) for each in stored], abs=1e-3)
     work, tuned = 5.18e11 + 2.1e11, 1.152e13
     assert plain(view.lead) == (
         f"Fine-tuning all weights is the yardstick: this run took 1/{round(14_045_108 / 15_310)} of the bytes and "

@@ -11,6 +11,7 @@ import pytest
 from tests.app.report import samples
 
 from regraft.app.report import classes, cost, facts, layers, read, scores
+from regraft.app.report.graph import Series, graph
 from regraft.app.report.measures import measure
 from regraft.app.report.page import page
 from regraft.app.report.reliability import reliability
@@ -142,6 +143,7 @@ def test_cost_is_a_multiple_of_one_pass() -> None:
     sweep = view.stages[1]
     # one pass and the sweep's piece are drawn on the same axis
     assert sweep.width / view.one_pass == pytest.approx(24.6 / 22.9, rel=1e-3)
+    assert view.one_pass in [tick.at for tick in view.ticks if tick.label == "1\u00a0×"]
     assert view.lead.replace("\u00a0", " ") == (
         "The run took 1.35 × the time of one backbone pass (23 s); the sweep stage took 79.4 % of it."
     )
@@ -351,6 +353,18 @@ def test_layers_are_ordered_by_depth_and_summed() -> None:
     assert "the most important is deep (60.0" in view.lead
 
 
+@pytest.mark.parametrize(
+    ("shares", "half", "deepest"),
+    [((0.5, 0.5), "1 layer of 2 carries", "50.0 %"), ((0.1, 0.1, 0.2, 0.3, 0.3), "2 layers of 5 carry", "30.0 %"),
+     ((0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.15), "3 layers of 8 carry", "20.0 %")],
+)  # fmt: skip
+def test_half_of_the_contribution_and_the_deepest_quarter(shares: tuple[float, ...], half: str, deepest: str) -> None:
+    found = [{"name": f"{i}", "depth": i / len(shares), "share": share} for i, share in enumerate(shares)]
+    lead = layers.layers(replace(samples.minimal(), figures={"layers": found})).lead.replace("\u00a0", " ")
+    assert lead.startswith(f"{half} half of the contribution")
+    assert lead.endswith(f"The deepest quarter of the layers carries {deepest}.")
+
+
 def test_an_error_of_several_numbers_is_in_no_unit() -> None:
     record = samples.regression()
     for names, said in ((["strength"], "in the target's own unit"), (["strength", "slump"], "whose units it mixes")):
@@ -404,6 +418,13 @@ def test_error_bars_are_drawn_and_counted() -> None:
     assert 100 <= len(view.bars) <= 150
     assert all(bar.high < bar.low for bar in view.bars)  # places from the top
     assert not scatter(replace(samples.minimal(), figures={"scatter": [{"truth": 0, "predicted": 1}]})).bars
+
+
+def test_a_band_ends_inside_the_plot() -> None:
+    view = graph("", "", "", [Series("a", [(0, 2.0), (1, 3.0)], [(0.0, 5.0), (2.5, 3.5)])])
+    ends = [float(point.split(",")[1]) for point in view.paths[0].band.split()]
+    assert min(ends) > 0
+    assert max(ends) < 100
 
 
 def test_error_bars_end_inside_the_plot() -> None:
