@@ -340,6 +340,8 @@ def test_rows_without_a_group_are_groups_of_their_own(tmp_path):
     write(tmp_path / "csv/test.csv", "text,label,g\nd,x,7.0\ne,y,\n")
     m = scan(tmp_path / "csv", group="g")  # as pandas writes a column that has gaps
     assert (m.groups[0], m.groups[3], len(set(m.groups))) == ("7", "7", 4)
+    parquet(tmp_path / "csv/validation.parquet", {"text": ["f"], "label": ["x"], "g": pa.array([7])})
+    assert scan(tmp_path / "csv", group="g").groups.count("7") == 3  # of texts and numbers
     m = scan(write(tmp_path / "a.csv", "text,label,g\na,x,07\nb,y,7.0\nc,x,p\nd,y,NA\n"), group="g")
     assert m.groups == ("07", "7.0", "p", "NA")
     numbers, labels, gap = np.eye(6), [0, 1] * 3, float("nan")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -85,8 +86,8 @@ def test_padding_changes_nothing():
     generator = torch.Generator().manual_seed(2)
     short = torch.randn(1, 5, 4, dtype=torch.float64, generator=generator)
     padded = torch.cat([short, torch.full((1, 7, 4), 99.0, dtype=torch.float64)], 1)
-    for size in (None, 8, 40):
-        pooling = choose_pooling((12, 4), "tokens", size, ragged=True)
+    for size, cls in itertools.product((None, 8, 40), ("pooled", "apart")):
+        pooling = choose_pooling((12, 4), "tokens", size, cls=cls, prefix_tokens=1, ragged=True)
         alone = pooling(short, torch.ones(1, 5))
         mask = torch.tensor([[1.0] * 5 + [0.0] * 7])
         torch.testing.assert_close(pooling(padded, mask), alone)

@@ -218,6 +218,9 @@ def test_the_pace_of_a_pass_is_not_known_from_one_batch_alone(cache):
     assert sweep(network, manifest, wanted, cache=cache, batch_size=30).seconds_per_row == 0.0
     other = cache.parent / "other"
     assert sweep(network, manifest, wanted, cache=other, batch_size=10).seconds_per_row > 0.0
+    parted = cache.parent / "parted"  # where one of two passes does not know it, it is the other's
+    sweep(network, manifest, wanted.only([wanted.blocks[0].name]), cache=parted, batch_size=30)
+    assert sweep(network, manifest, wanted, cache=parted, batch_size=10).seconds_per_row > 0.0
     third = cache.parent / "third"
     with pytest.raises(Stop):
         sweep(network, manifest, wanted, cache=third, batch_size=10, progress=stop_after(20))

@@ -144,6 +144,15 @@ def test_a_loss_beyond_chance_is_a_warning_and_less_is_not(run):
     assert lost.high < 0
 
 
+def test_an_error_that_grew_is_a_loss_and_one_that_shrank_is_none(run):
+    x, y = toy_arrays(60, seed=5)
+    low, high = (run.score_on((x, labels), metric="nll") for labels in (y, np.roll(np.sort(y), 25)))
+    (lost,) = beside(high, replace(run.record, scores={"test": low.score}))
+    (gained,) = beside(low, replace(run.record, scores={"test": high.score}))
+    assert lost.low > 0 > gained.high
+    assert (lost.severity, gained.severity) == ("warning", "info")
+
+
 def test_the_difference_is_that_of_two_independent_scores():
     first = Score("accuracy", 0.8, 0.7, 0.85, "", 50)
     second = Score("accuracy", 0.6, 0.4, 0.7, "", 20)

@@ -60,6 +60,14 @@ def scaled(factor: float) -> Callable[[Tensor], Tensor]:
     return lambda x: factor * x
 
 
+def by_default(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x, by=factor: by * x
+
+
+def by_keyword(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x, *, by=factor: by * x
+
+
 def recursive() -> Callable[[Tensor], Tensor]:
     def again(x: Tensor) -> Tensor:
         return x if x.numel() < 2 else again(x[1:])
@@ -90,6 +98,10 @@ VALUES: dict[str, Callable[[], Any]] = {
     "another lambda": lambda: lambda x: x + 2,
     "a closure": lambda: scaled(2.0),
     "another closure": lambda: scaled(3.0),
+    "a default": lambda: by_default(2.0),
+    "another default": lambda: by_default(3.0),
+    "a default by keyword": lambda: by_keyword(2.0),
+    "another default by keyword": lambda: by_keyword(3.0),
     "an object": lambda: Power(2.0),
     "another object": lambda: Power(3.0),
     "a method": lambda: Power(2.0).__call__,
@@ -262,6 +274,15 @@ def test_where_a_module_or_a_tensor_stands_once_more_counts() -> None:
         return made(module)
 
     assert tied(0) == tied(0) != tied(2)
+
+    def counting(source: str) -> str:
+        module = Layers("A")
+        for name in ("first", "second"):
+            module.register_buffer(name, torch.zeros(1))
+        module.register_buffer("third", getattr(module, source))
+        return made(module)
+
+    assert counting("first") == counting("first") != counting("second")
 
 
 def test_hooks_that_change_a_forward_pass_count() -> None:

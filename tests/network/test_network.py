@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module, load
+from regraft.network.fingerprint import fingerprint
 
 Zoo = Callable[[str], Network]
 
@@ -79,6 +80,20 @@ def test_fingerprint_does_not_depend_on_order_or_layout() -> None:
     straight = from_module(module, preprocess)
     turned = from_module(module.to(memory_format=torch.channels_last), preprocess)
     assert straight.fingerprint == turned.fingerprint
+
+
+def test_tensors_of_the_same_bytes_are_told_apart_by_name_shape_and_type() -> None:
+    line = torch.arange(6, dtype=torch.int32)
+    others: list[dict[str, Tensor]] = [
+        {"a": line},
+        {"b": line},
+        {"a": line.view(2, 3)},
+        {"a": line.view(3, 2)},
+        {"a": line.view(torch.float32)},
+        {"a": line[:3], "b": line[3:]},
+        {"a": line, "b": line[:0]},
+    ]
+    assert len({fingerprint(tensors, "", {}) for tensors in others}) == len(others)
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *OWN])

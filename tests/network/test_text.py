@@ -127,6 +127,7 @@ def test_rows_that_lose_their_ends_are_counted(folder: Path) -> None:
     fits = own.tokenizer("very " * (LENGTH - 2))["input_ids"]
     assert len(fits) == LENGTH  # with the two special tokens
     assert own.shortened(["very " * (LENGTH - 2), "very " * (LENGTH - 1), "a film", "x" * 99]) == [1]
+    assert own.shortened(["!" * (LENGTH - 2), "!" * (LENGTH - 1)]) == [1]  # each letter is a token
     assert own.shortened([]) == []
 
 

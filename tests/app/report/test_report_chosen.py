@@ -172,6 +172,10 @@ def test_what_the_ranking_is_worth_is_drawn_beside_a_blind_choice() -> None:
     heights = [float(point.split(",")[1]) for point in ranked.points.split()]
     assert heights == sorted(heights)  # from the top down
     assert len({point.split(",")[1] for point in blind.points.split()}) == 1
+    ends = [float(point.split(",")[1]) for point in ranked.band.split()]
+    two = 0.2 * (heights[1] - heights[0])  # 10 points lie between them; the band is of two on either side
+    assert ends[:4] == pytest.approx([height - two for height in heights], abs=0.01)
+    assert ends[:3:-1] == pytest.approx([height + two for height in heights], abs=0.01)
     assert plain(ranked.dots[1].tip) == "51 to 100: 80.0 % ± 2.0"
     assert plain(blind.dots[0].tip) == "as many drawn blindly: 65.0 % ± 1.0"
     assert view.graph.label == "Accuracy, %"
@@ -261,15 +265,15 @@ def test_nothing_chosen_is_no_section() -> None:
         assert selection.selection(with_figure("selection", **broken)) is None
 
 
-def test_a_run_that_takes_more_than_fine_tuning_is_said_so() -> None:
+@pytest.mark.parametrize(
+    ("share", "said"), [(18, "18.0 ×"), (0.66, "0.66 ×"), (0.3, "0.30 ×"), (0.2, "0.20 ×"), (0.19, "1/5 of")]
+)
+def test_a_run_that_takes_a_large_part_of_fine_tuning_or_more_is_said_so(share: float, said: str) -> None:
     record = samples.head2toe()
     rows = [dict(row) for row in record.figures["price"]["rows"]]
-    rows[0]["stored_bytes"] = 18 * rows[-1]["stored_bytes"]
+    rows[0]["stored_bytes"] = share * rows[-1]["stored_bytes"]
     view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
-    assert "this run took 18.0 × the bytes and 1/" in plain(view.lead)
-    rows[0]["stored_bytes"] = 0.66 * rows[-1]["stored_bytes"]
-    view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
-    assert "this run took 0.66 × the bytes" in plain(view.lead)
+    assert f"this run took {said} the bytes and 1/" in plain(view.lead)
 
 
 def test_the_run_is_measured_and_the_others_are_counted() -> None:
@@ -278,6 +282,8 @@ def test_the_run_is_measured_and_the_others_are_counted() -> None:
         ("this run, head2toe", True), ("linear probe", False), ("head on all layers", False),
         ("fine-tuning of all weights", False),
     ]  # fmt: skip
+    stored = [m.raw[4] for m in view.methods]
+    assert [m.width for m in view.methods] == pytest.approx([100 * each / max(stored) for each in stored], abs=1e-3)
     work, tuned = 5.18e11 + 2.1e11, 1.152e13
     assert plain(view.lead) == (
         f"Fine-tuning all weights is the yardstick: this run took 1/{round(14_045_108 / 15_310)} of the bytes and "

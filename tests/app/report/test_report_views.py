@@ -11,6 +11,7 @@ import pytest
 from tests.app.report import samples
 
 from regraft.app.report import classes, cost, facts, layers, read, scores
+from regraft.app.report.graph import Series, graph
 from regraft.app.report.measures import measure
 from regraft.app.report.page import page
 from regraft.app.report.reliability import reliability
@@ -142,6 +143,7 @@ def test_cost_is_a_multiple_of_one_pass() -> None:
     sweep = view.stages[1]
     # one pass and the sweep's piece are drawn on the same axis
     assert sweep.width / view.one_pass == pytest.approx(24.6 / 22.9, rel=1e-3)
+    assert view.one_pass in [tick.at for tick in view.ticks if tick.label == "1\u00a0×"]
     assert view.lead.replace("\u00a0", " ") == (
         "The run took 1.35 × the time of one backbone pass (23 s); the sweep stage took 79.4 % of it."
     )
@@ -163,6 +165,14 @@ def test_confusion_names_the_worst_pair() -> None:
     )
     assert view.pairs[0].count == 19
     assert [cell.right for cell in view.lines[2].cells] == [False, False, True, False, False]
+
+
+def test_of_mistakes_as_frequent_the_one_of_a_rarer_class_comes_first() -> None:
+    figure = {"classes": ["a", "b", "c"], "counts": [[90, 10, 0], [0, 10, 10], [0, 11, 89]]}
+    view = classes.confusion(replace(samples.minimal(), figures={"confusion": figure}))
+    assert [(pair.truth, pair.predicted, pair.raw) for pair in view.pairs] == [
+        ("c", "b", 0.11), ("b", "c", 0.5), ("a", "b", 0.1)
+    ]  # fmt: skip
 
 
 def test_confusion_shades_grow_with_the_share_of_the_row() -> None:
@@ -324,6 +334,12 @@ def test_one_strength_has_no_curve() -> None:
     assert strengths(alone) is None
 
 
+def test_strengths_between_two_round_numbers_are_marked_themselves() -> None:
+    cells = tuple(Candidate("ridge", at, at / 10, 0.1, at > 7) for at in (6.1, 9.2))
+    view = strengths(replace(samples.minimal(), candidates=cells))
+    assert [tick.label for tick in view.graph.ticks] == ["6.1", "9.2"]
+
+
 def test_layers_are_ordered_by_depth_and_summed() -> None:
     found = [
         {"name": "deep", "depth": 1.0, "share": 0.6},
@@ -335,6 +351,18 @@ def test_layers_are_ordered_by_depth_and_summed() -> None:
     assert [layer.width for layer in view.layers] == [pytest.approx(16.667), 50, 100]
     assert "1\u00a0layer of 3 carries half" in view.lead
     assert "the most important is deep (60.0" in view.lead
+
+
+@pytest.mark.parametrize(
+    ("shares", "half", "deepest"),
+    [((0.5, 0.5), "1 layer of 2 carries", "50.0 %"), ((0.1, 0.1, 0.2, 0.3, 0.3), "2 layers of 5 carry", "30.0 %"),
+     ((0.2, 0.2, 0.1, 0.1, 0.1, 0.1, 0.05, 0.15), "3 layers of 8 carry", "20.0 %")],
+)  # fmt: skip
+def test_half_of_the_contribution_and_the_deepest_quarter(shares: tuple[float, ...], half: str, deepest: str) -> None:
+    found = [{"name": f"{i}", "depth": i / len(shares), "share": share} for i, share in enumerate(shares)]
+    lead = layers.layers(replace(samples.minimal(), figures={"layers": found})).lead.replace("\u00a0", " ")
+    assert lead.startswith(f"{half} half of the contribution")
+    assert lead.endswith(f"The deepest quarter of the layers carries {deepest}.")
 
 
 def test_an_error_of_several_numbers_is_in_no_unit() -> None:
@@ -357,6 +385,13 @@ def test_scatter_is_thinned_evenly_and_says_so() -> None:
     assert thinned.lead.replace("\u00a0", " ") == (
         "Half of 2,000 of the 6,000 rows, evenly taken, are predicted within 2.00 of the truth. One row in 6 is drawn."
     )
+
+
+@pytest.mark.parametrize(("errors", "half"), [([0.1], 0.1), ([4, 1, 3, 2], 2), ([5, 1, 4, 2, 3], 3)])
+def test_half_of_the_rows_are_as_near_as_is_said(errors: list[float], half: float) -> None:
+    pairs = [{"truth": 0.0, "predicted": error * (-1) ** i} for i, error in enumerate(errors)]
+    lead = scatter(replace(samples.minimal(), figures={"scatter": pairs})).lead
+    assert f"predicted within {half:.3g}" in lead
 
 
 def test_numbers_at_the_axes_of_a_scatter_differ_and_few_long_ones_stand_side_by_side() -> None:
@@ -383,6 +418,13 @@ def test_error_bars_are_drawn_and_counted() -> None:
     assert 100 <= len(view.bars) <= 150
     assert all(bar.high < bar.low for bar in view.bars)  # places from the top
     assert not scatter(replace(samples.minimal(), figures={"scatter": [{"truth": 0, "predicted": 1}]})).bars
+
+
+def test_a_band_ends_inside_the_plot() -> None:
+    view = graph("", "", "", [Series("a", [(0, 2.0), (1, 3.0)], [(0.0, 5.0), (2.5, 3.5)])])
+    ends = [float(point.split(",")[1]) for point in view.paths[0].band.split()]
+    assert min(ends) > 0
+    assert max(ends) < 100
 
 
 def test_error_bars_end_inside_the_plot() -> None:

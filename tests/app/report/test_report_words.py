@@ -199,6 +199,7 @@ def test_linear_ticks_are_round_even_and_inside(low: float, span: float) -> None
 def test_ticks_of_known_ranges() -> None:
     assert linear_ticks(0, 1, 4) == [0, 0.25, 0.5, 0.75, 1]
     assert linear_ticks(-0.1, 0.21, 3) == [0.0, 0.2]
+    assert linear_ticks(-0.3, 0.3, 6) == [-0.3, -0.2, -0.1, 0, 0.1, 0.2, 0.3]  # 0.3 / 0.1 is below 3
     assert math.copysign(1, linear_ticks(-1, 1, 2)[1]) == 1
     assert linear_ticks(5, 5) == [5]
     assert log_ticks(1e-6, 1e4) == [1e-6, 1e-4, 1e-2, 1.0, 100.0, 1e4]

@@ -173,6 +173,16 @@ def test_a_network_in_training_mode_is_refused_and_statistics_of_batches_are_the
         Objective(network, x, targets("softmax"))
 
 
+def test_a_network_that_was_changed_since_has_no_gauss_newton_matrix() -> None:
+    _, network, x = case("tanh")
+    objective = Objective(network, x, targets("softmax"), select="0.*")
+    ggn(objective)
+    with torch.no_grad():
+        list(network.module.parameters())[-1].add_(1e-2)
+    with pytest.raises(ModelError, match="outputs that differ"):
+        ggn(objective)
+
+
 def test_curvlinops_agrees() -> None:
     library = pytest.importorskip(
         "curvlinops", reason="curvlinops is not installed: pip install curvlinops-for-pytorch"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,6 +18,7 @@ from regraft.graft.cost.counts import (
     paper_search_flops,
     paper_stored_words,
 )
+from regraft.graft.cost.pricing import row_seconds
 from regraft.heads.selection.packing import head_bytes, stored_bytes
 
 # Head2Toe, Table 3 with the steps of Table 2: F, N, C, steps, FLOPs / fine-tuning, size / fine-tuning, size / linear
@@ -168,3 +171,11 @@ def test_a_streamed_head_is_that_of_a_draw_and_its_passes_by_hand():
     few = head_parts(6500, 13_000, 10, folds=5)
     assert few["paths"] == pytest.approx(drawn["paths"] + 130 * 4 * 6500 * 13_000 * 10 * 2)
     assert head_parts(6000, 13_000, 10, folds=5)["eigen"] == 10 * 6000**3  # as many as are factorised
+
+
+def test_the_pace_of_two_passes_is_that_of_all_their_rows():
+    """10 s of 100 rows and 15 s of 300; a pass that does not know its own says nothing."""
+    passes = [(100, 0.1), (300, 0.05), (50, 0.0)]
+    stores = [SimpleNamespace(rows=rows, seconds_per_row=pace) for rows, pace in passes]
+    assert row_seconds(stores) == pytest.approx(25 / 400)
+    assert row_seconds(stores[2:]) == 0.0

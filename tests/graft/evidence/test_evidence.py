@@ -22,7 +22,9 @@ from regraft.graft.alike import together
 from regraft.graft.evidence import backbone_findings, data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import _largest_errors as largest_errors
+from regraft.graft.evidence.figures import _mistakes as surest_mistakes
 from regraft.graft.evidence.figures import _scatter as scatter
+from regraft.graft.evidence.figures import figures
 from regraft.graft.evidence.findings import check
 from regraft.graft.evidence.lines import prediction_rows
 from regraft.graft.evidence.outputs import by_output
@@ -101,6 +103,49 @@ def test_the_largest_errors_are_large_for_their_number():
     assert found[0] | {"thumbnail": None} == {
         "output": "age", "truth": 2.0, "predicted": 8.0, "id": "b", "thumbnail": None, "text": "text 1"
     }  # fmt: skip
+
+
+def texts(count):
+    ids = tuple(f"row {i}" for i in range(count))
+    return SimpleNamespace(ids=ids, inputs=SimpleNamespace(modality="text", read=lambda row: f"text {row}"))
+
+
+def test_an_error_is_measured_by_the_rows_whose_number_is_known():
+    """Of the first number errors of 1, 1, 1 and 2, whose root mean square is √7/2: 2 is the largest multiple. Of the
+    second one row alone, which is off by as much as such rows are."""
+    truth = np.array([[0.0, np.nan], [0.0, np.nan], [0.0, 0.0], [0.0, np.nan]])
+    predicted = np.array([[1.0, 9.0], [1.0, 9.0], [1.0, 3.0], [2.0, 9.0]])
+    response = Response.of("regression", ("first", "second"), truth)
+    found = largest_errors(
+        Scored("test", np.arange(4), np.zeros(4), torch.from_numpy(predicted), response, None, ()), texts(4)
+    )
+    assert [(row["id"], row["output"]) for row in found][:2] == [("row 3", "first"), ("row 2", "second")]
+
+
+def test_the_mistakes_are_those_that_the_head_was_surest_of():
+    """Twelve of thirteen; right rows are none, however sure; of equally sure ones the first rows."""
+    sure = [0.9, 0.6, 0.99, *[0.7] * 9, 0.65, 0.8]  # of the second class
+    response = Response.of("binary", ("no", "yes"), np.array([0, 0, 1, *[0] * 11]))
+    probabilities = torch.tensor([[1 - p, p] for p in sure], dtype=torch.float64)
+    found = surest_mistakes(Scored("test", np.arange(14), np.zeros(14), probabilities, response, None, ()), texts(14))
+    assert [row["id"] for row in found] == [f"row {i}" for i in (0, 13, *range(3, 12), 12)]
+    assert found[0] == {
+        "truth": "no", "predicted": "yes", "confidence": 0.9, "id": "row 0", "thumbnail": None, "text": "text 0"
+    }  # fmt: skip
+
+
+def test_a_picture_of_numbers_has_the_rows_whose_first_number_is_known():
+    truth, predicted = (
+        np.array([[np.nan, 1.0], [2.0, np.nan], [3.0, 3.0]]),
+        np.array([[9.0, 1.0], [2.5, 2.0], [3.0, 4.0]]),
+    )
+    response = Response.of("regression", ("first", "second"), truth)
+    main = Scored("test", np.arange(3), np.zeros(3), torch.from_numpy(predicted), response, None, ())
+    head = SimpleNamespace(figures=lambda fit, plan: {}, varied=("λ", "strength"))
+    fit = SimpleNamespace(task=SimpleNamespace(target=Target("regression", ("first", "second"), truth)))
+    found = figures(SimpleNamespace(main=main, head=head), fit, texts(3), None)
+    assert found["scatter"] == [{"truth": 2.0, "predicted": 2.5}, {"truth": 3.0, "predicted": 3.0}]
+    assert found["scatter_rows"] == 2
 
 
 @pytest.mark.parametrize(("rows", "drawn"), [(1, 1), (2000, 2000), (3999, 2000), (4001, 1334)])
