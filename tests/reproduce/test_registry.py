@@ -107,11 +107,7 @@ def test_an_unknown_row_is_answered_with_near_names():
 
 
 def test_missing_names_the_paths_once(tmp_path):
-    assert missing(("S4-sup", "mnist"), tmp_path) == (
-        "images/fashion_mnist",
-        "images/mnist",
-        "images/cifar10_jpeg75",
-    )
+    assert missing(("S4-sup of F", "mnist", "S4-vae of F"), tmp_path) == ("images/fashion_mnist", "images/mnist")
     (tmp_path / "images" / "mnist").mkdir(parents=True)
     assert missing(("mnist",), tmp_path) == ()
     assert missing((), tmp_path) == ()

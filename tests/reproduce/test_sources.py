@@ -62,9 +62,10 @@ def test_unknown_and_absent_networks_are_said_in_one_line(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # it trains three networks
-def test_the_supervised_source_opens_its_gate(data_pack, tmp_path):
-    gate = GATES["S4-sup"]
+@pytest.mark.timeout(1800)  # it trains a network
+@pytest.mark.parametrize("letter", ["F", "M", "C"])
+def test_the_supervised_source_opens_its_gate(letter, data_pack, tmp_path):
+    gate = GATES[f"S4-sup of {letter}"]
     figures = dict(gate.measure(GateContext(data_pack, tmp_path, seeds=(0,))))
     assert gate.judge(figures).status == "pass", figures
 

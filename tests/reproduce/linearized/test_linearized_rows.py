@@ -258,7 +258,7 @@ def test_the_checks_of_fisher_products():
 
 @pytest.mark.parametrize("name", ["ntk-eq5", "ntk-fig2-fvp"])
 def test_products_of_a_trained_source_stand_behind_its_gate(name):
-    assert "S4-sup" in ROW[name].needs
+    assert "S4-sup of F" in ROW[name].needs
 
 
 # ------------------------------------------------------------------------------------------- scaling

@@ -98,7 +98,7 @@ _PAGE: tuple[Row, ...] = (
         shows="linearised FT = activations × coefficients",
         paper_figure="identity",
         mini="MLP, float64; S4 fine-tuned gently",
-        needs=("S4-sup",),
+        needs=("S4-sup of C",),
         clauses=(
             Clause("a", "identity ≤ 1e-10"),
             Clause("b", "R² of FT logits on all layers > on the last, 5/5"),

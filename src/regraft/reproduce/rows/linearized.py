@@ -58,7 +58,7 @@ _PAGE: tuple[Row, ...] = (
         shows="finite-difference Fisher product",
         paper_figure='relative error "on the order of 0.001"',
         mini="MLP, S4, R20 × 5 batches × 3 vectors, against exact",
-        needs=("MLP4", "S4-sup", "R20"),
+        needs=("MLP4", "S4-sup of F", "R20"),
         clauses=(
             Clause("a", "median ≤ 5e-3", fragile=True),
             Clause("b", "error slope in ε 1±0.2"),
@@ -84,7 +84,7 @@ _PAGE: tuple[Row, ...] = (
         shows="speed of Eq. 5",
         paper_figure='"typically 30×" over autograd',
         mini="R20, R56, V1a, S4",
-        needs=("R20", "R56", "V1a", "S4-sup"),
+        needs=("R20", "R56", "V1a", "S4-sup of F"),
         clauses=(
             Clause("a", "faster on 4/4"),
             Clause("b", "median ≥ 30 (3-4 seen on CPU)", fragile=True),

@@ -82,7 +82,7 @@ _PAGE: tuple[Row, ...] = (
         shows="neither τ=0 nor ∞",
         paper_figure="no figures",
         mini="S4-sup (C; F), S4-rot → tiny20, C-1000; τ 0, 1, 2, …, 128, 200; 25 min",
-        needs=("S4-sup", "S4-rot", "tiny_imagenet", "cifar10_jpeg75"),
+        needs=("S4-sup of C", "S4-sup of F", "S4-rot", "tiny_imagenet", "cifar10_jpeg75"),
         clauses=(
             Clause("a", "interior peak > both ends (chosen on 3 seeds, tested on 2)", fragile=True),
             Clause("b", "weak source F: HP200 < HP0 (paper Sup-C10: −1.6 to −16.7)", fragile=True),
@@ -135,7 +135,7 @@ _PAGE: tuple[Row, ...] = (
         shows="feature trends",
         paper_figure="no figures; Byol, SimCLR may break them",
         mini="MLP4; S4-sup, S4-rot, -vae (shown)",
-        needs=("MLP4", "S4-sup", "S4-rot", "S4-vae of C"),
+        needs=("MLP4", "S4-sup of C", "S4-rot", "S4-vae of C"),
         clauses=(
             Clause("a", "ρ(τ, ‖Δz‖²) ≤ −0.9"),
             Clause("b", "ρ(τ, cos) ≥ 0.9"),
@@ -171,7 +171,7 @@ _PAGE: tuple[Row, ...] = (
             "65.608/63.992/65.966; Tox21 above: 10/10"
         ),
         mini="runs of fig1-4, -graph, τ* by validation",
-        needs=("S4-sup", "S4-rot", "GCN", "tiny_imagenet", "cifar10_jpeg75", "tox21"),
+        needs=("S4-sup of C", "S4-sup of F", "S4-rot", "GCN", "tiny_imagenet", "cifar10_jpeg75", "tox21"),
         clauses=(
             Clause("a", "τ* > HP0 and > HP200, pooled", fragile=True),
             Clause("b", "≥ both in ≥ 80 % of settings", fragile=True),
@@ -187,7 +187,7 @@ _PAGE: tuple[Row, ...] = (
             "86.946, 92.746, 42.299; 96.639, 97.959, 85.912; 83.412, 85.357, 65.244; 83.853: above HP200 in 8/10"
         ),
         mini="η .9",
-        needs=("S4-sup", "S4-rot", "tiny_imagenet", "cifar10_jpeg75"),
+        needs=("S4-sup of C", "S4-sup of F", "S4-rot", "tiny_imagenet", "cifar10_jpeg75"),
         clauses=(
             Clause("a", "HP train acc ≥ 90 %: lsHP > HP200", fragile=True),
             Clause("b", "weak source: ≤ +0.5", fragile=True),
@@ -203,7 +203,7 @@ _PAGE: tuple[Row, ...] = (
             '61.545→63.773 ("Sup-Sketch" is SimCLR\'s, Table 8). Signs opposite 12/12 [r]'
         ),
         mini="S4-sup (C, F), S4-rot × 3 targets",
-        needs=("S4-sup", "S4-rot", "tiny_imagenet", "cifar10_jpeg75"),
+        needs=("S4-sup of C", "S4-sup of F", "S4-rot", "tiny_imagenet", "cifar10_jpeg75"),
         clauses=(
             Clause("a", "HP acc up"),
             Clause("b", "1−cos moves opposite, share≥0.8"),
@@ -220,7 +220,7 @@ _PAGE: tuple[Row, ...] = (
             ".0849; acc 93.914/94.015/94.304/93.208, 97.581/97.694/97.92/97.039"
         ),
         mini="S4-sup C, strong targets",
-        needs=("S4-sup", "cifar10_jpeg75"),
+        needs=("S4-sup of C", "cifar10_jpeg75"),
         clauses=(
             Clause("a", "η_HP .9: 1−cos ≥ 2× base, HP acc ±1"),
             Clause("b", "(.9, .9) nearest to base"),
@@ -238,7 +238,7 @@ _PAGE: tuple[Row, ...] = (
             "3/3; IN1K supervised: none best 3/3. Table 5 garbled (MLP = L4.1)"
         ),
         mini="S4-sup C, F, last 0-3 layers; near tiny20, far orient; validation depth",
-        needs=("S4-sup", "tiny_imagenet"),
+        needs=("S4-sup of C", "S4-sup of F", "tiny_imagenet"),
         clauses=(
             Clause("a", "HP acc up (→ 100 in print)"),
             Clause("b", "far: best depth ≥ 1, > none", fragile=True),
@@ -253,7 +253,7 @@ _PAGE: tuple[Row, ...] = (
         shows="kernel moves slowly",
         paper_figure="no figures; 50 probes",
         mini="S4 random, HP 0, 8, 64",
-        needs=("S4-sup",),
+        needs=("S4-sup of C",),
         clauses=(Clause("", "k_gap/k_norm pretrained < random at ≥ 90 % of logs"),),
     ),
     Row(
