@@ -29,7 +29,8 @@ class VarianceCache:
         posterior: whose variances they are.
         roots: R, (n, r), or (C, n, r) in the form ``per-output``.
         excess: by how much the variances at rows of the posterior are too large, the mean over some of them, in
-            units of their mean prior variance.
+            units of their mean prior variance; less than that where the posterior's own, by conjugate gradients, are
+            too large.
         worst: the same of the worst of these rows.
     """
 
@@ -53,7 +54,7 @@ def variance_cache(posterior: Posterior, rank: int = 64, seed: int = 0) -> Varia
     Where Q spans everything, R Rᵀ = A⁻¹. It is the projection behind the cached variances of Pleiss, Gardner,
     Weinberger and Wilson, Constant-Time Predictive Distributions for Gaussian Processes (2018), with directions from
     the randomised Nyström approximation in the place of Lanczos vectors; the variances of up to 128 rows are compared
-    with exact ones.
+    with the posterior's own.
 
     Args:
         posterior: solved in any way; products with A are all that is needed, and solves for the comparison.

@@ -91,6 +91,9 @@ class Posterior:
     def variance(self, cross: Tensor, prior_diag: Tensor) -> Tensor:
         """Var[f*], (M, C), of f and not of noisy targets; never below zero.
 
+        By conjugate gradients the new rows take a solve, side by side, to the tolerance of the posterior's own, and one
+        product more; where it does not converge that is not said, and variances are too large.
+
         Args:
             cross: K of the new rows with the old ones.
             prior_diag: the diagonal of K at the new rows: (M,), (C, M), or in the form ``full`` (M·C,), or
@@ -194,7 +197,7 @@ def condition(
     ``mixed``       Cholesky in float32 and refined to float64: half the time and memory; the evidence to the
                     standard error that the status tells
     ``cg``          conjugate gradients with a low-rank preconditioner: nothing is written out; no evidence,
-                    or an estimate
+                    or an estimate; variances exact or too large
     ``auto``        ``cholesky`` to n = 4,000 and for matrices in float64, ``mixed`` for others to n = 25,000
                     and for all matrices in memory; ``cg`` for operators beyond that
     ==============  =========================================================================================
