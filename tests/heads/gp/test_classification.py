@@ -237,6 +237,7 @@ EYE = torch.eye(3, dtype=torch.float64)
         (EYE[:2], EYE, {}, "expected"),
         (EYE * float("nan"), EYE, {}, "NaN"),
         (torch.diag(torch.tensor([-50.0, 1.0, 1.0])), EYE, {}, "positive semi-definite"),
+        (2 * torch.ones(3, 3) - EYE, EYE, {}, "positive semi-definite"),  # which the curvature hides
         (EYE + torch.triu(torch.ones(3, 3), 1), EYE, {}, "symmetric"),
     ],
 )

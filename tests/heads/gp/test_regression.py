@@ -17,6 +17,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads import Posterior, condition
+from regraft.heads.gp.regression import Method
 from regraft.linear import DenseOperator, KroneckerIdentity, Tag
 
 
@@ -357,6 +358,30 @@ def test_what_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(SolverError, match=words):
         condition(gram, targets, noise, scale)
+
+
+@pytest.mark.parametrize("method", ["cholesky", "mixed", "cg"])
+@pytest.mark.parametrize("noise", [0.5, 1.5])
+def test_an_indefinite_kernel_is_refused_where_the_noise_hides_it_too(noise: float, method: Method) -> None:
+    """With noise of 1.5 the matrix [[1, 2], [2, 1]] + Σ is definite; the posterior would be twice the targets."""
+    with pytest.raises(SolverError, match="semi-definite"):
+        condition(torch.tensor([[1.0, 2.0], [2.0, 1.0]]), torch.tensor([1.0, -1.0]), noise, method=method)
+
+
+def test_an_eigenvalue_below_minus_the_noise_is_judged_without_the_noise() -> None:
+    """What is factorised has one just below zero; the kernel's own is far below."""
+    turn = torch.linalg.qr(normal(5, 5))[0]
+    gram = turn @ torch.diag(torch.tensor([5.0, 5.0, 5.0, 5.0, -1.0], dtype=torch.float64)) @ turn.T
+    for noise in (0.1, 1 - 1e-6):
+        with pytest.raises(SolverError, match=r"semi-definite.*got -1.00e\+00, the largest being 5.00e\+00"):
+            condition(gram, torch.ones(5), noise)
+
+
+def test_an_indefinite_kernel_of_one_output_is_refused_beside_a_large_one() -> None:
+    both = torch.stack([1e6 * torch.eye(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]])])
+    for noise in (0.5, 1.5):
+        with pytest.raises(SolverError, match="semi-definite"):
+            condition(both, torch.ones(2, 2), noise)
 
 
 def test_a_kernel_of_other_outputs_than_the_targets_is_refused() -> None:

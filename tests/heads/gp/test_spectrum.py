@@ -162,6 +162,7 @@ def test_the_noise_is_not_chosen_below_the_rounding_of_the_kernel() -> None:
         (torch.zeros(0, 0), "N > 0"),
         (torch.full((2, 2), float("nan")), "NaN"),
         (torch.diag(torch.tensor([1.0, -1.0])), "positive semi-definite"),
+        (torch.stack([1e6 * torch.eye(2), torch.diag(torch.tensor([1.0, -1.0]))]), "positive semi-definite"),
         (torch.tensor([[1.0, 0.5], [0.0, 1.0]]), "symmetric"),
     ],
 )

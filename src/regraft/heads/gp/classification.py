@@ -21,7 +21,15 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.calibration import link
 from regraft.heads.gp.curvature import Curvature, Likelihood, curvature_of, hessian
-from regraft.heads.gp.forms import KernelForm, check_probabilities, check_symmetric, columns, finite, form_of
+from regraft.heads.gp.forms import (
+    KernelForm,
+    check_pairs,
+    check_probabilities,
+    check_symmetric,
+    columns,
+    finite,
+    form_of,
+)
 from regraft.heads.gp.predictive import By, average
 from regraft.heads.readout import Status
 from regraft.linear.products import one_blas_thread
@@ -130,7 +138,7 @@ def laplace(
 
     Raises:
         SolverError: shapes that do not fit, NaN, targets that are no probabilities, a matrix that is not symmetric
-            or not positive semi-definite.
+            or not positive semi-definite, as far as two rows of it or a factor of I + W^½ K W^½ show that.
     """
     values = _labels(targets, likelihood, mask)
     if not (math.isfinite(scale) and scale > 0):
@@ -138,6 +146,7 @@ def laplace(
     form = form_of(tuple(gram.shape), *values.shape)
     kernel = form.matrix(gram, len(values), len(values), "the kernel matrix of a Gaussian process")
     check_symmetric(kernel)
+    check_pairs(kernel)
     # a factor sees half of the kernel and a product all of it: what rounding makes of the difference stops Newton short
     kernel = (kernel + kernel.mT) / 2
     centre = torch.zeros_like(values) if mean is None else _same_shape(mean, values, "the mean function")

@@ -136,7 +136,8 @@ def factorise(systems: Tensor, floor: Tensor) -> tuple[Factor, str]:
         floor: (B,), what the smallest eigenvalue is raised to: what it would be without rounding.
 
     Raises:
-        SolverError: an eigenvalue below −1e-4 of the largest: this is no kernel matrix.
+        SolverError: one that is not positive definite, and less ``floor`` has an eigenvalue below −1e-4 of its
+            largest: this is no kernel matrix.
     """
     lower, worst = [], 0.0
     for system, least in zip(systems, floor.tolist()):
@@ -147,7 +148,7 @@ def factorise(systems: Tensor, floor: Tensor) -> tuple[Factor, str]:
             whole = system.triu(1)
             whole = whole + whole.mT + torch.diag(diagonal)
             values, _ = eigen(whole)
-            check_semidefinite(float(values[0]), float(values[-1]))
+            check_semidefinite(float(values[0]) - least, float(values[-1]) - least)  # of what has no noise
             extra = max(0.0, -float(values[0])) + least
             whole.diagonal().add_(extra)
             found, worst = cholesky(whole), max(worst, extra)

@@ -26,6 +26,7 @@ from regraft.linear import all_finite
 __all__ = [
     "KernelForm",
     "Kind",
+    "check_pairs",
     "check_probabilities",
     "check_semidefinite",
     "check_symmetric",
@@ -37,6 +38,7 @@ __all__ = [
 
 Kind = Literal["shared", "per-output", "full"]
 _TILE = 256
+_STRIP = 32
 _ASYMMETRY = 1e-4
 """How far from symmetric a kernel matrix may be, relative to its largest diagonal entry: some float32 roundings."""
 _FAR = 1e-4
@@ -178,20 +180,54 @@ def form_of(shape: tuple[int, ...], rows: int, outputs: int) -> KernelForm:
 
 
 def check_symmetric(systems: Tensor) -> None:
-    """Refuse (B, n, n) matrices that are not symmetric; squares small enough for the cache are compared."""
-    size, worst = systems.shape[-1], 0.0
+    """Refuse (B, n, n) matrices of which one is not symmetric; squares small enough for the cache are compared."""
+    size, worst = systems.shape[-1], torch.zeros(len(systems), dtype=torch.float64)
     for top in range(0, size, _TILE):
         for left in range(0, top + 1, _TILE):
             below = systems[:, top : top + _TILE, left : left + _TILE]
             above = systems[:, left : left + _TILE, top : top + _TILE]
-            worst = max(worst, float((below - above.mT).abs().max()))
-    largest = float(systems.diagonal(dim1=1, dim2=2).abs().max())
-    if worst > _ASYMMETRY * max(largest, 1e-300):
-        raise SolverError(
-            "the kernel matrix of a Gaussian process",
-            expected="a symmetric matrix",
-            got=f"entries that differ from their mirror by {worst:.1e}, the largest being {largest:.1e}",
-        )
+            worst = worst.maximum((below - above.mT).abs().amax((1, 2)).to(worst))
+    largest = systems.diagonal(dim1=1, dim2=2).abs().amax(1).to(worst)
+    for difference, entry in zip(worst.tolist(), largest.tolist()):
+        if difference > _ASYMMETRY * max(entry, 1e-300):
+            raise SolverError(
+                "the kernel matrix of a Gaussian process",
+                expected="a symmetric matrix",
+                got=f"entries that differ from their mirror by {difference:.1e}, the largest being {entry:.1e}",
+            )
+
+
+def check_pairs(systems: Tensor) -> None:
+    """Refuse (B, n, n) symmetric matrices of which two rows alone show that they are far from positive semi-definite.
+
+    With t = 1e-4 max_i Σ_j |K_ij|, which is at least 1e-4 of the largest eigenvalue, the block of rows i and j has an
+    eigenvalue below −t where K_ii < −t or K_ij² > (K_ii + t) (K_jj + t), and so has K. O(n²), and necessary only.
+    """
+    for system in systems:
+        strips, diagonal = system.split(_STRIP), system.diagonal().to(torch.float64)
+        far = _FAR * max(float(strip.abs().sum(1, dtype=torch.float64).max()) for strip in strips)
+        roots = (diagonal + far).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+        inverse = roots.reciprocal()
+        for number, strip in enumerate(strips):
+            first = number * _STRIP
+            shares = (strip * inverse).abs_().amax(1) * inverse[first : first + len(strip)]
+            if bool((shares > 1).any()):
+                i = first + int(shares.argmax())
+                j = int((system[i] * inverse).abs().argmax())
+                raise SolverError(
+                    "the kernel matrix is not positive semi-definite",
+                    expected="variances above zero, and covariances no larger than the root of their product",
+                    got=_pair(system, min(i, j), max(i, j)),
+                    do="look at how the kernel was computed",
+                )
+
+
+def _pair(system: Tensor, i: int, j: int) -> str:
+    """What two rows of a kernel matrix are to one another."""
+    own, other, both = float(system[i, i]), float(system[j, j]), float(system[i, j])
+    if i == j:
+        return f"row {i} has the variance {own:.2e}"
+    return f"rows {i} and {j} have the variances {own:.2e} and {other:.2e} and the covariance {both:.2e}"
 
 
 def check_semidefinite(least: float, largest: float) -> None:

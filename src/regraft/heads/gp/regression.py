@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import factorise
-from regraft.heads.gp.forms import KernelForm, check_symmetric, columns, form_of, noise_of
+from regraft.heads.gp.forms import KernelForm, check_pairs, check_symmetric, columns, form_of, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free, mixed
 from regraft.heads.gp.system import System
 from regraft.heads.readout import Status
@@ -215,8 +215,9 @@ def condition(
         iteration: of ``cg``.
 
     Raises:
-        SolverError: shapes that do not fit, NaN, a matrix that is not symmetric or far from positive semi-definite,
-            or neither prior nor noise above zero.
+        SolverError: shapes that do not fit, NaN, neither prior nor noise above zero, or a matrix that is not symmetric
+            or is seen to be far from positive semi-definite: two rows of it show that, or s K + Σ has no Cholesky
+            factor and K an eigenvalue below −1e-4 of its largest. What the noise hides from both is not seen.
     """
     values = columns(targets)
     if not (math.isfinite(scale) and scale > 0):
@@ -235,6 +236,7 @@ def condition(
         return _by_iteration(gram, form, scale, variances, values, iteration)
     systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
     check_symmetric(systems)
+    check_pairs(systems)
     floor = least_noise(scale * systems.diagonal(dim1=1, dim2=2).mean(1, dtype=torch.float64), gram.dtype)
     variances, said = raised(variances, floor)
     system: System | None = None
@@ -259,6 +261,7 @@ def _by_iteration(
     else:
         systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
         check_symmetric(systems)
+        check_pairs(systems)
         kernels = [DenseOperator(system, (Tag.POSITIVE_SEMIDEFINITE,)) for system in systems]
     level = torch.stack([scale * mean_diagonal(kernel) for kernel in kernels])
     variances, said = raised(variances, least_noise(level, gram.dtype))

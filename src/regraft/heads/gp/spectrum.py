@@ -68,7 +68,7 @@ class Spectrum:
         """Decompose a kernel matrix: (N, N), (C, N, N) a matrix an output, or (N·C, N·C) over (row, output).
 
         Raises:
-            SolverError: a matrix that is not square and symmetric, NaN, or an eigenvalue below −1e-4 of the largest.
+            SolverError: a matrix that is not square and symmetric, NaN, or an eigenvalue below −1e-4 of its largest.
         """
         gram = torch.as_tensor(gram)
         if gram.ndim not in (2, 3) or gram.shape[-1] != gram.shape[-2] or not gram.numel():
@@ -79,10 +79,10 @@ class Spectrum:
         check_symmetric(systems)
         found = [eigen(system.contiguous()) for system in systems]
         values, vectors = torch.stack([pair[0] for pair in found]), torch.stack([pair[1] for pair in found])
-        least, largest = float(values.min()), float(values.abs().max())
-        check_semidefinite(least, largest)
-        shape = gram.shape[:-1]
-        return Spectrum(values.clamp_min(0).reshape(shape), vectors.reshape(gram.shape), max(0.0, -least))
+        for each in values:
+            check_semidefinite(float(each[0]), float(each.abs().max()))
+        shape, clipped = gram.shape[:-1], max(0.0, -float(values.min()))
+        return Spectrum(values.clamp_min(0).reshape(shape), vectors.reshape(gram.shape), clipped)
 
     # ------------------------------------------------------------------ one level
 
