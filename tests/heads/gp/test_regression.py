@@ -433,3 +433,23 @@ def test_arrays_of_numpy_are_taken() -> None:
     kernel = np.exp(-((x - x.T) ** 2))
     ours, theirs = condition(kernel, y, 0.1), condition(torch.from_numpy(kernel), torch.from_numpy(y), 0.1)
     assert torch.equal(ours.weights, theirs.weights)
+
+
+@pytest.mark.parametrize("method", ["auto", "cg"])
+def test_arrays_of_numpy_in_float64_have_its_rounding(method: Method) -> None:
+    """Noise of 1e-8 of the prior is not the rounding of their kernel, neither at first nor of later rows."""
+    x = np.linspace(0, 1, 12)[:, None]
+    kernel, y = np.exp(-50 * (x - x.T) ** 2), np.sin(5 * x)
+    old, new = slice(0, 10), slice(10, 12)
+    for noise in (1e-8, 1e-11):
+        given = kernel[old, old], y[old], kernel[new, old], np.ones(2)
+        found, exact = (
+            (condition(gram, targets, noise, method=method), cross, prior)
+            for gram, targets, cross, prior in (given, [torch.from_numpy(each) for each in given])
+        )
+        assert torch.equal(found[0].noise, exact[0].noise)
+        assert ("raised" in found[0].status.message) == (noise == 1e-11)
+        assert torch.equal(found[0].variance(*found[1:]), exact[0].variance(*exact[1:]))
+        if method == "auto":
+            longer = found[0].extend(kernel[new, old], kernel[new, new], y[new])
+            assert float(longer.noise.max()) == pytest.approx(max(noise, 1e-10), rel=1e-9)

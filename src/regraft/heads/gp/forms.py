@@ -143,6 +143,7 @@ class KernelForm:
 
     def diagonal(self, values: Tensor, rows: int) -> Tensor:
         """The kernel's diagonal as (B, n); (N,) shared, (C, N) per output, (N·C,), (N, C) or (N, C, C) full."""
+        values = torch.as_tensor(values)
         given, shape = tuple(values.shape), (self.systems, self.size(rows))
         if self.kind == "full" and given == (rows, self.outputs, self.outputs):
             values = values.diagonal(dim1=1, dim2=2)

@@ -157,7 +157,8 @@ class Posterior:
             more = self.noise[:, last].repeat(1, len(new))
         else:
             more = noise_of(noise, self.form, len(new))
-        more, said = raised(more, least_noise(inside.diagonal(dim1=1, dim2=2).mean(1), gram_block.dtype))
+        dtype = torch.as_tensor(gram_block).dtype
+        more, said = raised(more, least_noise(inside.diagonal(dim1=1, dim2=2).mean(1), dtype))
         inside.diagonal(dim1=1, dim2=2).add_(more)
         system = self.system.append(between, inside)
         longer, targets = torch.cat([self.noise, more], 1), torch.cat([self.targets, new])
@@ -237,10 +238,11 @@ def condition(
     systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
     check_symmetric(systems)
     check_pairs(systems)
-    floor = least_noise(scale * systems.diagonal(dim1=1, dim2=2).mean(1, dtype=torch.float64), gram.dtype)
+    dtype = systems.dtype  # of the tensor: an array's float64 is not equal to it
+    floor = least_noise(scale * systems.diagonal(dim1=1, dim2=2).mean(1, dtype=torch.float64), dtype)
     variances, said = raised(variances, floor)
     system: System | None = None
-    if method == "mixed" or (method == "auto" and gram.dtype != torch.float64 and systems.shape[1] > _DOUBLE):
+    if method == "mixed" or (method == "auto" and dtype != torch.float64 and systems.shape[1] > _DOUBLE):
         system = mixed(systems, variances, scale)
     if system is None:
         systems = scale * systems.to(torch.float64)
@@ -257,14 +259,14 @@ def _by_iteration(
     if isinstance(gram, Operator):
         if Tag.POSITIVE_SEMIDEFINITE not in gram.tags:
             raise SolverError("a kernel", expected="an operator tagged positive semi-definite", got=repr(gram))
-        kernels = [gram]
+        kernels: list[Operator] = [gram]
     else:
         systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
         check_symmetric(systems)
         check_pairs(systems)
         kernels = [DenseOperator(system, (Tag.POSITIVE_SEMIDEFINITE,)) for system in systems]
     level = torch.stack([scale * mean_diagonal(kernel) for kernel in kernels])
-    variances, said = raised(variances, least_noise(level, gram.dtype))
+    variances, said = raised(variances, least_noise(level, kernels[0].dtype))
     _check_noise(variances)
     system = matrix_free(kernels, variances, scale, iteration)
     return _posterior(form, scale, variances, values, system, said)
