@@ -233,6 +233,20 @@ def test_restarts_find_the_same_eigenvalues_inside_their_bounds(values, k, which
     torch.testing.assert_close(inner, torch.eye(k, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(("k", "budget"), [(5, 20), (5, 21), (5, 61), (5, 65), (20, 150)])
+def test_restarts_keep_to_the_budget(k, budget):
+    drawn = torch.randn(300, 300, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    calls = []
+    operator = DenseOperator(drawn + drawn.T, SYMMETRIC)
+    found = lanczos(operator, k, tol=1e-13, max_products=budget, memory=TINY, progress=lambda *each: calls.append(each))
+    assert not found.converged
+    assert calls == [(done + 1, budget) for done in range(budget)]
+    assert found.products == budget
+    assert f"after {budget} products of at most {budget}" in found.message
+    exact = torch.linalg.eigvalsh(drawn + drawn.T)
+    assert bool(((found.values[:, None] - exact).abs().amin(1) <= found.bounds).all())
+
+
 def test_enough_memory_changes_no_bit():
     operator = matrix([1 / (i + 1) for i in range(300)])
     assert torch.equal(lanczos(operator, 20).values, lanczos(operator, 20, memory=300 * 300 * 8).values)

@@ -209,6 +209,7 @@ class _Search:
                 if known is not None or self.spent >= self.budget or space.steps in (rest, k):
                     break
                 space.restart(self._ritz(space, k + (space.steps - k) // 2)[1])
+                space.limit = min(space.limit, space.steps + self.budget - self.spent)
         bounds = found.bounds if known is None else (found.bounds.square() + known.bounds.square().sum()).sqrt()
         return replace(found, bounds=bounds, vectors=space.combine(mixes) if vectors else None)
 
