@@ -11,7 +11,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regraft.diagnose import DifferenceFisher, Fisher, LossHessian, fisher, product_error
+from regraft.diagnose import DifferenceFisher, Fisher, LossHessian, ProductError, fisher, product_error
 from regraft.errors import DataError, ModelError, SolverError
 from regraft.linear import Dense, DenseOperator, FeatureDesign, Tag, cg, jacobi
 from regraft.network import About, ArrayPreprocess, Network
@@ -290,6 +290,12 @@ def test_what_does_not_fit_is_refused() -> None:
     for kind in (fisher, DifferenceFisher):
         with pytest.raises(ModelError, match="training mode"):
             kind(network, batch)  # type: ignore[operator]
+
+
+def test_the_median_of_an_even_number_of_errors_lies_between_the_middle_ones() -> None:
+    assert ProductError(torch.tensor([4.0, 1.0, 3.0, 2.0])).median == 2.5
+    assert ProductError(torch.tensor([1e-1, 1e-3], dtype=torch.float64)).median == pytest.approx(0.0505, rel=1e-12)
+    assert ProductError(torch.tensor([3.0, 1.0, 2.0])).median == 2.0
 
 
 def test_errors_of_products_that_do_not_exist_are_refused() -> None:

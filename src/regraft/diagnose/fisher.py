@@ -281,7 +281,7 @@ class ProductError:
     @property
     def median(self) -> float:
         """The median over vectors."""
-        return float(self.relative.median())
+        return float(self.relative.quantile(0.5))  # Tensor.median is the lower of two middle ones
 
     @property
     def largest(self) -> float:
