@@ -316,6 +316,58 @@ def test_error_bars_of_earlier_versions_are_read() -> None:
         torch.testing.assert_close(found, expected)
 
 
+class Gained(nn.Module):
+    """A network with a parameter of any name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.name, self.inner = name, nn.Linear(6, 5)
+        self.register_parameter(name, nn.Parameter(torch.linspace(0.5, 1.5, 5)))
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.inner(x)) * getattr(self, self.name))
+
+
+@pytest.mark.parametrize("sums", [0, 11])
+def test_parameters_may_be_called_as_the_last_layer_or_the_sums_are(monkeypatch, sums: int) -> None:
+    """A parameter ``features``, of as many numbers as the last layer has features, took the place of their block."""
+    if sums:
+        monkeypatch.setattr(Posterior, "sums", sums)
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+    response = Response.of("regression", ["a"], np.sin(2 * x[:, :1].double().numpy()))
+    labels = Labels.of(response, torch.ones(40, 1, dtype=torch.float64))
+
+    def read(name: str) -> tuple[torch.Tensor, ...]:
+        backbone = from_module(Gained(name).eval(), ArrayPreprocess((6,)))
+        tangent = Tangent(backbone, [name, "inner.*"], x, of="embedding", dtype=torch.float64)
+        features = FeatureDesign({"embedding": Dense(tangent.outputs)}, 1)
+        both = Both(features, tangent, torch.arange(40), "full")
+        stage = Posterior(megabytes=6 * 11 * 4 / 2**20)
+        found = KernelFitter(both, labels, torch.arange(40) % 3, 1e-2, "ntk", stage, 0).fitted(1.0)
+        assert found.part.sums == sums
+        kept = {key: value.clone() for key, value in found.part.tensors().items()}
+        again = PosteriorPart.holding(found.part.to_json(), kept)
+        assert set(again.directions) == set(found.part.directions)
+        read = again.read(tangent.outputs, tangent.through(again.head))  # type: ignore[arg-type]
+        return found.features, found.intercept, *read
+
+    for name, plain in (("features", "gain"), ("sums", "tail")):  # signs go by the order of names
+        for value, expected in zip(read(name), read(plain)):
+            torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_an_artifact_that_lost_the_last_layer_to_a_parameter_of_its_name_is_refused() -> None:
+    """As it was written when both had one name."""
+    both, labels, _ = problem(outputs=1)
+    part = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(by="loo"), 0).fitted(1.0).part
+    recorded = part.to_json()
+    recorded["deviations"] = {**recorded["deviations"], "features": 1.0}
+    with pytest.raises(DataError, match=r"parameter 'features'.*adapt again"):
+        PosteriorPart.holding(recorded, part.tensors())
+
+
 def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
     both, labels, _ = problem(outputs=1)
     folds = torch.arange(24) % 3

@@ -33,8 +33,12 @@ from regraft.heads.gp.levels import Levels, Uncertainty
 from regraft.linear import Design
 from regraft.network import Network
 
-__all__ = ["PosteriorPart", "Rows"]
+__all__ = ["FEATURES", "PosteriorPart", "Rows"]
 
+FEATURES = ".features"
+"""What is kept of the last layer's features, beside parameters by name: no parameter's name begins with a dot."""
+_WRITTEN = {FEATURES: "features", "features": FEATURES}
+"""In the artifact the last layer has the plain name, and a parameter that is called so the other; either way."""
 _TENSORS = ("centre", "offsets", "values", "unit")
 _OPEN = ("scale", "noise", "explained", "apart", "widening")
 _NUMBERS = ("feature", "deviations", "level", "rows", "of_targets", "left_out", "sums")
@@ -45,7 +49,7 @@ _ROUNDED = 8 * torch.finfo(torch.float32).eps
 @dataclass(frozen=True, eq=False)
 class Rows:
     """Rows of the whitened features φ̃: those of the last layer, and a tangent's of one output; what is kept of them
-    is ``features`` beside parameters by name, or beside ``sums``.
+    is :data:`FEATURES` beside parameters by name, or beside ``sums``.
 
     Attributes:
         features: (N, D), centred and times their prior deviation.
@@ -58,8 +62,8 @@ class Rows:
     deviations: Mapping[str, float]
 
     def adjoint(self, vectors: Tensor) -> dict[str, Tensor]:
-        """Φ̃ᵀ V for V (N, k): ``features`` (k, D), and parameters (k, *shape)."""
-        found = {"features": vectors.T @ self.features}
+        """Φ̃ᵀ V for V (N, k): :data:`FEATURES` (k, D), and parameters (k, *shape)."""
+        found = {FEATURES: vectors.T @ self.features}
         if self.tangent is None:
             return found
         back = ntk_adjoints(self.tangent, vectors[:, None].to(self.tangent.dtype), prior=self.deviations)
@@ -68,7 +72,7 @@ class Rows:
     def project(self, directions: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """φ̃ · φ̃ of each row (N,), and φ̃ · q_k of every direction, (N, k); float64."""
         x = self.features.to(torch.float64)
-        within, along = x.square().sum(1), x @ directions["features"].to(torch.float64).T
+        within, along = x.square().sum(1), x @ directions[FEATURES].to(torch.float64).T
         if self.tangent is not None:
             named = {name: directions[name] for name in self.tangent.shapes}
             seen = ntk_project(self.tangent, named, prior=self.deviations)
@@ -95,7 +99,8 @@ class PosteriorPart:
         centre: (D,), subtracted from the features.
         feature: the prior deviation of each feature's coefficients, at scale 1.
         deviations: of the parameters' coefficients, by name.
-        directions: m, and after it q_k: ``features`` (1 + r, D), parameters (1 + r, *shape) or ``sums`` (1 + r, m).
+        directions: m, and after it q_k: :data:`FEATURES` (1 + r, D), parameters (1 + r, *shape) or ``sums``
+            (1 + r, m).
         offsets: m · q_k, (r,).
         values: λ_k, (r,).
         weights: w₂ of each output by parameter, (C, *shape), in the targets' own unit; none without gradients.
@@ -165,7 +170,7 @@ class PosteriorPart:
     def _by_sums(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """The same, the variance's in terms of the sums."""
         features, moved = (found.cpu() for found in rows.summed(self.sums, self._whitened))
-        directions = torch.cat([self.directions["features"], self.directions["sums"]], dim=1).to(features)
+        directions = torch.cat([self.directions[FEATURES], self.directions["sums"]], dim=1).to(features)
         return features.square().sum(1), features @ directions.T, moved
 
     @cached_property
@@ -207,7 +212,7 @@ class PosteriorPart:
         difference of large numbers."""
         found: dict[str, Tensor] = {name: getattr(self, name) for name in _TENSORS}
         found |= {name: getattr(self.uncertainty, name) for name in _OPEN}
-        found |= {f"direction.{name}": value for name, value in self.directions.items()}
+        found |= {f"direction.{_WRITTEN.get(name, name)}": value for name, value in self.directions.items()}
         found |= {f"weight.{name}": value for name, value in self.weights.items()}
         if self.head is not None:
             found["head"] = self.head
@@ -222,7 +227,8 @@ class PosteriorPart:
         """What :meth:`to_json` and :meth:`tensors` wrote.
 
         Raises:
-            DataError: error bars as versions before 6 of the artifact kept them.
+            DataError: error bars as versions before 6 of the artifact kept them, or where those of a parameter
+                ``features`` stood in the place of the last layer's directions.
         """
         if "level" not in recorded:
             raise DataError(
@@ -240,6 +246,13 @@ class PosteriorPart:
             known = [Levels.known(*pair) for pair in zip(tensors["scale"].tolist(), tensors["noise"].tolist())]
             values = tensors["values"]
             plain["uncertainty"] = Uncertainty.of(known, values, values.new_zeros(len(values), len(known)))
-        return PosteriorPart(
-            head=tensors.get("head"), directions=named("direction."), weights=named("weight."), **plain
-        )
+        directions = {_WRITTEN.get(name, name): value for name, value in named("direction.").items()}
+        part = PosteriorPart(head=tensors.get("head"), directions=directions, weights=named("weight."), **plain)
+        if "features" in part.deviations and not part.sums and "features" not in directions:
+            raise DataError(
+                "the error bars of this artifact",
+                expected="directions of the last layer and of the parameter 'features'",
+                got="one of both",
+                do="adapt again with --method tangent-gp",
+            )
+        return part

@@ -10,7 +10,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
-from regraft.graft.adapted.posterior import Rows
+from regraft.graft.adapted.posterior import FEATURES, Rows
 from regraft.graft.posterior.contrasts import Contrasts
 from regraft.heads import Spectrum
 from regraft.heads.gp.levels import Levels
@@ -90,7 +90,7 @@ def of_sums(
     kept = min(rank, trusted(values, rounded))
     found = torch.cat([mean[None], (about.T @ (vectors[:, :kept] / values[:kept].sqrt())).T])
     width = rows.features.shape[1]
-    directions = {"features": found[:, :width], "sums": found[:, width:]}
+    directions = {FEATURES: found[:, :width], "sums": found[:, width:]}
     offsets, level = found[1:] @ mean, float(mean.square().sum())
     along, error = vectors[:, :kept].T @ (targets - targets.mean(0)), _apart(about[:_COMPARED], contrasts)
     return Covariance(directions, offsets, values[:kept], along, _next(values, kept), level, sums, error)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import DataError
-from regraft.graft.adapted.posterior import PosteriorPart, Rows
+from regraft.graft.adapted.posterior import FEATURES, PosteriorPart, Rows
 from regraft.graft.adapted.tangent import Prior
 from regraft.graft.gradient.fit import Both, Labels
 from regraft.graft.posterior.contrasts import Contrasts
@@ -252,7 +252,7 @@ class KernelFitter(Fitter):
             rank = min(most, trusted(values, rounded))
             kept, found = of_parameters(wide, contrasts, values, vectors, rank, turned, y)
         mean, spread = labels.unit
-        w1 = found["features"].T * feature * spread
+        w1 = found[FEATURES].T * feature * spread
         bias = (y.mean(0) - contrasts.kernel.mean(0) @ turned) * spread + mean - centre @ w1
         column = spread.expand(y.shape[1])
         part = PosteriorPart(
