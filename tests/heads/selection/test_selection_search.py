@@ -57,6 +57,19 @@ def test_features_that_matter_are_found(offset, dtype):
     assert all(part.dtype == dtype for part in found.solution.readout.coefficients.values())
 
 
+def test_cells_of_a_rare_label_are_scored_on_the_same_folds():
+    """Where a fold has no row of it, cells that predict it there and cells that do not are compared on the others."""
+    rng = np.random.default_rng(0)
+    x, folds = rng.normal(size=(60, 30)), np.arange(60) % 5
+    labels = (x[:, :2] + 0.5 * rng.normal(size=(60, 2)) > 1.0).astype(float)
+    labels[folds == 4] = 0
+    response = Response.of("multilabel", ["a", "b"], labels)
+    found = select(
+        {"512": unit_design(x, 2, cuts=())}, response, folds=folds, metric="miou", fractions=(0.05, 0.2, 1.0)
+    )
+    assert {len(cell.fold_scores) for cell in found.table} == {4}
+
+
 def test_the_unit_of_the_targets_changes_no_selection():
     x, _ = planted()
     strong = np.linspace(1, 3, 20)
