@@ -558,6 +558,24 @@ def test_bad_features_are_refused(monkeypatch, held, bad):
             select({"512": design}, classes_of(codes), folds=np.arange(90) % 3, metric="accuracy")
 
 
+def test_rows_that_are_taken_of_a_design_are_selected_on_as_if_it_had_no_others():
+    x, codes = planted()
+    x[:, 200:] *= np.linspace(0.5, 2, 90)[:, None]  # of a layer whose norms tell something
+    unit = design_of(x, 3)
+    design = FeatureDesign({**unit.matrices, "layer2": unit.matrices["layer2"].matrix}, 3)
+    rows = np.arange(0, 90, 2)
+    alone = FeatureDesign(
+        {
+            name: UnitRows(Dense(torch.tensor(block))) if name in ("layer0", "layer1") else Dense(torch.tensor(block))
+            for name, block in zip(design.matrices, np.split(x[rows], CUTS, axis=1))
+        },
+        3,
+    )
+    arguments = {"folds": np.arange(45) % 3, "metric": "nll", "fractions": (0.01, 0.1)}
+    taken, made = (select({"512": each}, classes_of(codes[rows]), **arguments) for each in (design.take(rows), alone))
+    assert [astuple(cell) for cell in taken.table] == [astuple(cell) for cell in made.table]
+
+
 def test_multilabel_with_missing_labels():
     x, codes = planted()
     labels = np.eye(3)[codes]
