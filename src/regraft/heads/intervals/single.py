@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from regraft.heads.intervals.areas import mean_of_areas
 from regraft.heads.intervals.bootstrap import (
     centred,
     percentiles,
@@ -29,6 +30,7 @@ __all__ = ["NO_WIDTH", "calibrated_range", "effective", "measure"]
 
 NO_WIDTH = 1e-12
 _ENOUGH = 0.1  # of the resamples
+_OF_ROWS = "bootstrap over rows"
 _BY_CLASS = ("balanced-accuracy", "f1", "roc-auc", "map", "miou")
 
 
@@ -66,6 +68,13 @@ def measure(
     label), gets at each end the wider of the bootstrap and :func:`mean_of_proportions`: five rows of a rare class that
     are all wrong do not show that all are, which the bootstrap takes for certain. Resamples without a row of some class
     or value are left out where others are enough (a tenth), for the mean over the others is another score.
+
+    ROC AUC of independent rows gets at each end the wider of the bootstrap and the interval of Hanley and McNeil
+    (:func:`regraft.heads.intervals.areas.mean_of_areas`), for a resample of few positives knows none that ranks lower.
+    In 300 simulations each of normal scores with AUCs of 0.86 and 0.96 the bootstrap alone held the truth of 5
+    positives beside 100 or 1,000 negatives in 66 to 85 %, of 10 beside 100 in 76 to 89 %, of 20 beside 20 or 200 in 84
+    to 91 % and of 100 beside 100 in 93 %, the wider of both in 96 to 100 %: it is on the safe side, 1.1 to 3 times as
+    wide.
 
     Where the resamples agree, the bootstrap has no width, though the score is uncertain: twelve rows without
     an error do not exclude errors. A metric that lies between 0 and 1 then gets the Wilson interval of a
@@ -112,6 +121,9 @@ def measure(
             draws = np.concatenate([resampled(metric, kept, values, table) for table in resamples(member, rng)])
             draws = centred(metric, draws[~np.isnan(draws)], value)
             low, high, kind = _interval(metric, value, kept, draws, member, unit)
+            if metric == "roc-auc" and kind == _OF_ROWS:
+                below, above = mean_of_areas(kept, values)
+                low, high, kind = min(low, below), max(high, above), f"hanley-mcneil of each area and {_OF_ROWS}"
     return Score(metric, value, float(low), float(high), kind, rows, protocol=protocol)
 
 
@@ -161,7 +173,7 @@ def _interval(
     if high - low > rounding(value):
         if unit == "group":
             return _of_groups(metric, value, response, draws, int(member.max()) + 1)
-        return *widened(value, draws, len(member), possible(metric, response)), "bootstrap over rows"
+        return *widened(value, draws, len(member), possible(metric, response)), _OF_ROWS
     worth = effective(metric, response, member)
     if not worth:
         return math.nan, math.nan, "unknown: every resample agrees"
@@ -197,7 +209,7 @@ def _of_parts(
     below, above = mean_of_proportions(right.sum(0), of.sum(0))
     each = "wilson of each class" if response.codes is not None else "wilson of each value of a label"
     if high - low > NO_WIDTH:
-        return min(low, below), max(high, above), f"{each} and bootstrap over rows"
+        return min(low, below), max(high, above), f"{each} and {_OF_ROWS}"
     if response.codes is not None:
         return below, above, each
     # labels of the same rows are not independent, which resamples that agree do not show
