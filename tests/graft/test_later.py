@@ -239,19 +239,19 @@ def test_a_mean_of_the_run_over_other_classes_is_not_compared(run, metric):
 
 
 def test_a_mean_over_labels_that_do_not_vary_is_not_compared(tmp_path):
-    """F1 alone tells of a label that every row has; of rows, not of labels, others are means."""
+    """F1 and the mean IoU alone tell of a label that every row has; of rows, not of labels, others are means."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(90, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, (90, 3))
     x += 2 * y[:, :, None, None]
     run = regraft.adapt((x[:60], y[:60]), toy_network(), method="probe", cache=tmp_path, folds=3)
-    for metric in ("map", "balanced-accuracy", "roc-auc", "f1", "accuracy"):
+    for metric in ("map", "balanced-accuracy", "roc-auc", "f1", "miou", "accuracy"):
         record = replace(run.record, scores={"validation": replace(run.record.headline, metric=metric)})
         for value in (0, 1, None):
             later = y[60:].copy()
             if value is not None:
                 later[:, 0] = value
             (found,) = beside(run.score_on((x[60:], later), metric=metric), record)
-            if value is None or metric == "accuracy" or (metric, value) == ("f1", 1):
+            if value is None or metric == "accuracy" or (metric in ("f1", "miou") and value == 1):
                 assert "from there" in found.title, (metric, value)
             else:
                 assert found.detail == "These rows leave out y0.", (metric, value)

@@ -19,6 +19,7 @@ from regraft.heads import (
     score,
     wilson,
 )
+from regraft.heads.intervals.areas import hanley_mcneil
 from regraft.heads.intervals.proportions import mean_of_proportions
 from regraft.record import Score
 
@@ -190,6 +191,124 @@ def test_the_interval_of_balanced_accuracy_covers_where_a_class_is_rare() -> Non
     assert (got.value, got.high) == (0.45, mean_of_proportions((36, 0), rows)[1])
     assert got.high > 0.65 > got.value  # a bootstrap of five wrong rows would end at 0.5
     assert got.interval == "wilson of each class and bootstrap over rows"
+
+
+def test_a_rare_label_is_taken_for_no_better_known_than_a_rare_class() -> None:
+    """Of one label the balanced accuracy is the mean of two proportions, that of the ones and that of the zeros."""
+    y = np.repeat([0.0, 1.0], (100, 5))
+    said = y.copy()
+    said[:7] = 1
+    label = Response.of("multilabel", ["a"], y[:, None])
+    got = measure("balanced-accuracy", label, said[:, None])
+    classes = measure("balanced-accuracy", binary(y.astype(int)), certain(said.astype(int)))
+    assert (got.value, got.low, got.high) == pytest.approx((classes.value, classes.low, classes.high))
+    assert got.low == pytest.approx(mean_of_proportions((93, 5), (100, 5))[0])
+    assert got.interval == "wilson of each value of a label and bootstrap over rows"
+    # labels without both values have no part, nor have rows of which nothing is known
+    more = np.full((210, 3), np.nan)
+    more[::2, 0], more[:, 1] = y, 1
+    several = np.repeat(said, 2)[:, None] * np.ones(3)
+    alone = measure("balanced-accuracy", Response.of("multilabel", list("abc"), more), several)
+    assert alone.value == got.value
+    assert alone.low == pytest.approx(got.low)
+    # where resamples agree it is the wider of this and of what so many rows would show
+    silent = measure("balanced-accuracy", label, y[:, None])
+    assert silent.low == min(mean_of_proportions((100, 5), (100, 5))[0], wilson(10, 10)[0])
+    rare = measure("balanced-accuracy", Response.of("multilabel", ["a"], y[:102, None]), y[:102, None])
+    assert rare.low == min(mean_of_proportions((100, 2), (100, 2))[0], wilson(4, 4)[0])
+    assert rare.interval == "wilson of each value of a label and over 4 rows: every resample agrees"
+
+
+def test_the_difference_of_balanced_accuracies_is_no_better_known_than_the_rarest_class() -> None:
+    """By hand: each class by Bonett and Price, their mean by Zou and Donner; four right rows do not exclude errors."""
+    y = np.repeat([0, 1], (100, 4))
+    one, two = y.copy(), y.copy()
+    one[:8], two[:3] = 1, 1  # the second is right on five more rows of a hundred
+    value, low, high = paired_difference("balanced-accuracy", binary(y), certain(one), certain(two))
+    limits = []
+    for b, c, n in ((5, 0, 100), (0, 0, 4)):
+        p, q = (b + 1) / (n + 2), (c + 1) / (n + 2)
+        half = 1.959964 * np.sqrt((p + q - (p - q) ** 2) / (n + 2))
+        limits.append(((b - c) / n, p - q - half, p - q + half))
+    d, below, above = np.array(limits).T
+    assert value == pytest.approx(0.025)
+    assert low == pytest.approx(value - np.sqrt(np.sum((d - below) ** 2)) / 2, abs=1e-6)
+    assert high == pytest.approx(value + np.sqrt(np.sum((above - d) ** 2)) / 2, abs=1e-6)
+    assert high - low > 0.4  # the resamples differ in the hundred rows alone: 0.05
+    turned = paired_difference("balanced-accuracy", binary(y), certain(two), certain(one))
+    assert turned == pytest.approx((-value, -high, -low))
+    label = Response.of("multilabel", ["a"], y[:, None].astype(float))
+    assert paired_difference("balanced-accuracy", label, one[:, None], two[:, None]) == pytest.approx(
+        (value, low, high)
+    )
+
+
+def test_the_interval_of_a_difference_of_balanced_accuracies_covers_where_a_class_is_rare() -> None:
+    """The bootstrap alone holds the truth of ten rare rows, most of them right, in 0.70 of draws."""
+    rng, covered = np.random.default_rng(0), []
+    y = np.repeat([0, 1], (100, 10))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regraft.heads.intervals.bootstrap.RESAMPLES", 300)
+        for seed in range(150):
+            one, two = (np.where(rng.random(110) < np.where(y, p, 0.95), y, 1 - y) for p in (0.9, 0.97))
+            _, low, high = paired_difference("balanced-accuracy", binary(y), certain(one), certain(two), seed=seed)
+            covered.append(low <= 0.035 <= high)
+    assert stats.binomtest(sum(covered), len(covered), 0.95, "less").pvalue > 0.01
+
+
+@pytest.mark.parametrize(("metric", "rows"), [("f1", 6), ("roc-auc", 6), ("map", 6), ("brier", 1003)])
+def test_two_that_are_alike_may_differ_by_what_the_rarest_class_leaves_open(metric, rows) -> None:
+    """Three rows of the rarer of two classes are worth six, as in the interval of one score."""
+    y = np.repeat([0, 1], (1000, 3))
+    found = paired_difference(metric, binary(y), certain(y), certain(y))
+    half = 1.959964 * np.sqrt(2 / (rows + 2) / (rows + 2))
+    assert found == pytest.approx((0, -half, half), rel=1e-6)
+
+
+@pytest.mark.parametrize("area", [0.0, 0.3, 0.9, 1.0])
+def test_the_limits_of_an_area_are_as_far_as_their_own_errors_let_it_be(area) -> None:
+    """Of one pair it is the share of one row; else by the published variance, which neither sign nor kind changes."""
+    assert hanley_mcneil(area, 1, 1) == pytest.approx(wilson(area, 1), abs=1e-12)
+    low, high = hanley_mcneil(area, 4, 30)
+    assert hanley_mcneil(area, 30, 4) == (low, high)
+    assert hanley_mcneil(1 - area, 4, 30) == pytest.approx((1 - high, 1 - low), abs=1e-12)
+    for a in {low, high} - {area}:
+        two, one = a / (2 - a) - a * a, 2 * a * a / (1 + a) - a * a  # of two positives and one negative, and of one
+        factors = (29, 3) if two > one else (3, 29)
+        variance = (a * (1 - a) + factors[0] * two + factors[1] * one) / 120
+        assert abs(area - a) == pytest.approx(1.959964 * np.sqrt(variance), rel=1e-6)
+
+
+def test_areas_of_few_positives_are_no_better_known_than_these_allow() -> None:
+    """At each end the wider of the bootstrap and Hanley and McNeil; a mean of areas has the mean of their limits."""
+    truth = np.zeros((106, 3))
+    truth[:, 2] = np.nan
+    truth[:6, :2], truth[100:, 1] = 1, np.nan
+    said = np.linspace(0.1, 0.9, 106)[:, None] * np.ones((1, 3))
+    said[:6] = np.array([[0.95, 0.94, 0.93, 0.92, 0.91, 0.895]]).T  # one negative lies above a positive
+    got = measure("roc-auc", Response.of("multilabel", ["a"], truth[:, :1]), said[:, :1])
+    assert (got.low, got.high) == (hanley_mcneil(599 / 600, 6, 100)[0], 1)
+    assert got.interval == "hanley-mcneil of each area and bootstrap over rows"
+    assert got.value - got.low > 0.1  # the bootstrap has 0.01
+    binary_too = measure("roc-auc", binary(truth[:, 0].astype(int)), np.hstack([1 - said[:, :1], said[:, :1]]))
+    assert (binary_too.value, binary_too.low) == pytest.approx((got.value, got.low))
+    both = measure("roc-auc", Response.of("multilabel", ["a", "b", "c"], truth), said)  # of c nothing is known
+    parts = [(area, *hanley_mcneil(area, 6, zeros)) for area, zeros in ((599 / 600, 100), (1, 94))]
+    below = np.sqrt(np.sum([(area - low) ** 2 for area, low, _ in parts])) / 2
+    assert both.low == pytest.approx(np.mean([599 / 600, 1]) - below)
+
+
+def test_the_interval_of_an_area_covers_where_positives_are_few() -> None:
+    """The bootstrap alone holds the truth of ten positives beside a hundred negatives in 0.77 of draws."""
+    rng, covered = np.random.default_rng(0), []
+    y = np.repeat([0, 1], (100, 10))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regraft.heads.intervals.bootstrap.RESAMPLES", 200)
+        for seed in range(120):
+            p = stats.norm.cdf(rng.normal(size=110) + 2.5 * y)
+            got = measure("roc-auc", binary(y), np.stack([1 - p, p], 1), seed=seed)
+            covered.append(got.low <= stats.norm.cdf(2.5 / np.sqrt(2)) <= got.high)
+    assert stats.binomtest(sum(covered), len(covered), 0.95, "less").pvalue > 0.01
 
 
 def test_many_classes_of_few_rows_keep_the_bootstraps_limits_where_these_are_wider() -> None:

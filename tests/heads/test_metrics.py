@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from regraft.errors import DataError
 from regraft.heads import METRICS, PROPER, Response, default_metric, ece, higher_is_better, score
-from regraft.heads.metrics import bin_of, resampled
+from regraft.heads.metrics import bin_of, defined, resampled
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
@@ -240,6 +240,30 @@ def test_miou_of_rows_is_the_jaccard_index():
     response = Response.of("multiclass", ("a", "b", "c"), codes)
     expected = sk.jaccard_score(codes, p.argmax(1), average="macro")
     assert score("miou", response, p) == pytest.approx(expected)
+
+
+def test_miou_of_labels_is_of_those_that_some_row_has() -> None:
+    """Whether it is defined hangs on no prediction: a label without a positive is left out, predicted or not."""
+    rng = np.random.default_rng(7)
+    y, p = (rng.random((40, 3)) < 0.4).astype(float), rng.random((40, 3))
+    y[:, 2] = 0
+    y[:5, 1] = np.nan
+    p[:5, 1] = 1.0  # where nothing is known, nothing counts
+    response = Response.of("multilabel", ["a", "b", "c"], y)
+    expected = np.mean([sk.jaccard_score(y[k:, j], p[k:, j] > 0.5) for j, k in ((0, 0), (1, 5))])
+    for said in (0.0, 1.0):
+        p[:, 2] = said
+        assert score("miou", response, p) == pytest.approx(expected)
+    weights = np.array([np.ones(40), y[:, 0] == 0, (y[:, 0] == 0) & (np.nan_to_num(y[:, 1]) == 0)], dtype=float)
+    whole, without, none = resampled("miou", response, p, weights)
+    assert whole == pytest.approx(expected)
+    here = (y[:, 0] == 0) & ~np.isnan(y[:, 1])
+    assert without == pytest.approx(sk.jaccard_score(y[here, 1], p[here, 1] > 0.5))
+    assert np.isnan(none)
+    absent = Response.of("multilabel", ["a", "b", "c"], np.zeros((40, 3)))
+    assert not defined("miou", absent)
+    with pytest.raises(DataError, match="miou is undefined"):
+        score("miou", absent, np.ones((40, 3)))
 
 
 def test_scores_of_numbers_with_a_deviation_equal_scipy() -> None:

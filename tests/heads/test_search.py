@@ -123,3 +123,24 @@ def test_where_no_fold_knows_any_class_all_rows_are_judged() -> None:
     judge = Judge("nll", response, torch.tensor([0, 0, 1, 2]), torch.ones(4, dtype=torch.bool), True)
     (trial,) = judge.trials("ridge", [1.0], torch.zeros(1, 4, 3), [None])
     assert trial.loss == pytest.approx(np.log(3))
+
+
+def test_logits_are_judged_on_the_same_folds_whatever_they_say() -> None:
+    """A fold without a row of the label tells nothing of its overlap, whether or not the label is predicted there."""
+    truth = ((np.arange(250) % 5 < 4) & (np.arange(250) < 50)).astype(float)[:, None]
+    judge = Judge(
+        "miou",
+        Response.of("multilabel", ["a"], truth),
+        torch.arange(250) % 5,
+        torch.ones(250, dtype=torch.bool),
+        calibrate=False,
+    )
+    silent = np.where(truth > 0, 3.0, -3.0)
+    once = silent.copy()
+    once[4] = 3.0  # in the fold that no row of the label is in
+    misses = silent.copy()
+    misses[[0, 1, 2, 3]] = -3.0
+    logits = torch.from_numpy(np.stack([silent, once, misses]))
+    all_right, one_more, fewer = judge.trials("ridge", [1.0] * 3, logits, [None] * 3)
+    assert all_right.fold_scores == one_more.fold_scores == (1.0,) * 4
+    assert fewer.fold_scores == pytest.approx((0.9,) * 4)

@@ -79,6 +79,21 @@ def test_a_kernel_is_tiled_where_a_layer_does_not_fit_and_stays_exactly_symmetri
     torch.testing.assert_close(design.take(slice(2, 9)).kernel(), kernel[2:9, 2:9])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_taken_rows_of_unit_norm_are_read_bit_for_bit_as_they_were(dtype):
+    """The norms are taken of the rows that are asked for, whatever care they need: zeros, squares out of range."""
+    x = normal(11, 5, dtype=torch.float64).to(dtype)
+    x[3], x[4], x[5, 1] = 0, x[4] * torch.finfo(dtype).smallest_normal, torch.finfo(dtype).max / 2
+    disk = OnDisk(x)
+    design = FeatureDesign({"unit": UnitRows(disk), "plain": Dense(x)}, 2)
+    whole, disk.read = UnitRows(Dense(x)).rows(slice(0, 11)), 0
+    for taken, rows in ((design.take([5, 3, 4, 4]), [5, 3, 4, 4]), (design.take(slice(2, 8)).take([1, 3]), [3, 5])):
+        assert isinstance(taken.matrices["unit"], UnitRows)
+        assert not isinstance(taken.matrices["plain"], UnitRows)
+        assert torch.equal(taken.dense(), torch.cat([whole[rows], x[rows]], 1))
+    assert disk.read == 6  # none beside those that were taken
+
+
 def test_float32_kernels_are_exactly_symmetric_and_close_to_float64():
     x = normal(300, 70, dtype=torch.float32)
     design = FeatureDesign({"a": Dense(x), "b": UnitRows(Dense(x))}, 3)

@@ -104,10 +104,11 @@ def score(metric: str, response: Response, probabilities: Any) -> float:
     ``roc-auc`` (one class against the rest, macro over classes with both kinds of rows), ``map`` (mean
     average precision; binary: of the second class), ``miou`` (mean over classes of the intersection of truth and
     prediction divided by their union, the Jaccard index; a class in neither is left out of the mean, one that is
-    predicted alone counts as 0), ``r2`` and ``rmse`` (mean over outputs), ``nll``, ``ece``, ``brier``. Of
-    segmentation the rows are images and all their labelled pixels are counted together, whatever image they are of
-    (``accuracy`` is that of pixels). For ``multilabel`` they are means over columns (``accuracy``, ``nll``,
-    ``brier``, ``ece``: over labels), a probability above ½ counting as a predicted label.
+    predicted alone counts as 0; a label that no row has is left out in either case), ``r2`` and ``rmse`` (mean over
+    outputs), ``nll``, ``ece``, ``brier``. Of segmentation the rows are images and all their labelled pixels are counted
+    together, whatever image they are of (``accuracy`` is that of pixels). For ``multilabel`` they are means over
+    columns (``accuracy``, ``nll``, ``brier``, ``ece``: over labels), a probability above ½ counting as a predicted
+    label.
 
     Args:
         metric: a name of :data:`METRICS`, :data:`PROPER` or :data:`WITH_SPREAD`.
@@ -276,7 +277,10 @@ def _counts(response: Response, values: Array, weights: Array) -> tuple[Array, A
 
 def _miou(response: Response, values: Array, weights: Array) -> Array:
     hits, positives, guesses = _counts(response, values, weights)
-    return _nanmean(hits / (positives + guesses - hits))  # 0/0 is a class that nothing is and nothing is said to be
+    overlap = hits / (positives + guesses - hits)  # 0/0 is a class that nothing is and nothing is said to be
+    if response.kind == "multilabel":  # rows are of some class, but may have no label: then no prediction defines it
+        overlap = np.where(positives > 0, overlap, np.nan)
+    return _nanmean(overlap)
 
 
 def _nanmean(values: Array) -> Array:

@@ -17,7 +17,7 @@ from regraft.errors import SolverError
 from regraft.linear.blocks import Blocks
 from regraft.linear.checks import Index, ShapeError, as_index
 from regraft.linear.design import Design, gram_of, join_of, operator_of, rows_of, scale_of, take_of
-from regraft.linear.matrix import Matrix, Scaled, Taken
+from regraft.linear.matrix import Matrix, Scaled, Taken, UnitRows
 from regraft.linear.operator import Operator
 from regraft.linear.products import add_matmul, add_product, as_many_blas_threads
 from regraft.linear.structured import DenseOperator, KroneckerIdentity
@@ -297,8 +297,13 @@ def _(design: FeatureDesign, index: Tensor) -> Blocks:
 
 @take_of.register
 def _(design: FeatureDesign, index: Tensor) -> Design:
-    matrices = {name: Taken(matrix, index) for name, matrix in design.matrices.items()}
+    matrices = {name: _taken(matrix, index) for name, matrix in design.matrices.items()}
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
+
+
+def _taken(matrix: Matrix, index: Tensor) -> Matrix:
+    """Rows of unit norm remain ``UnitRows``: by these a selection knows which norms it may take again."""
+    return UnitRows(Taken(matrix.matrix, index)) if isinstance(matrix, UnitRows) else Taken(matrix, index)
 
 
 @scale_of.register

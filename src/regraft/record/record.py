@@ -43,8 +43,9 @@ class Score:
         low, high: a 95 % interval.
         interval: how it was made: ``wilson``, ``bootstrap over rows``, ``wilson, by a bootstrap over N groups``,
             ``Student's t, by a bootstrap over N groups``, ``wilson over N rows: every resample agrees``, ``wilson of
-            each class``, ``wilson of each class and bootstrap over rows``; or ``unknown: …`` and why, with ``low`` and
-            ``high`` NaN.
+            each class``, ``wilson of each class and bootstrap over rows`` (of labels ``of each value of a label``),
+            ``hanley-mcneil of each area and bootstrap over rows``; or ``unknown: …`` and why, with ``low`` and ``high``
+            NaN.
         rows: how many rows it was measured on.
         per_fold: the same metric on each outer fold, where the score is a cross-validation.
         protocol: which rows: one of :mod:`regraft.record.protocol`; of later rows, their name.

@@ -271,6 +271,17 @@ def test_norms_are_taken_again_of_layers_that_had_unit_norm_alone():
     torch.testing.assert_close(alone.norm(dim=1), torch.ones(9, dtype=torch.float64))
 
 
+def test_rows_may_be_taken_before_columns_are_kept_or_after():
+    """A choice of rows keeps which layers had rows of unit norm, also a choice among chosen ones."""
+    x, _ = features(9, 40, classes=2, shift=0.5)
+    design = plain_last(unit_design(x, 2))
+    columns = {name: torch.tensor([0, 1]) for name in design.matrices}
+    for normalise in (True, False):
+        kept = kept_design(design, columns, normalise).dense()
+        for taken, rows in ((design.take([5, 0, 2, 2]), [5, 0, 2, 2]), (design.take([5, 0, 2]).take([2, 0]), [2, 5])):
+            assert torch.equal(kept_design(taken, columns, normalise).dense(), kept[rows])
+
+
 def columns_through(design, columns):
     starts = np.cumsum([0, *design.widths.values()])
     return torch.cat([index + int(start) for index, start in zip(columns.values(), starts)])

@@ -57,6 +57,19 @@ def test_features_that_matter_are_found(offset, dtype):
     assert all(part.dtype == dtype for part in found.solution.readout.coefficients.values())
 
 
+def test_cells_of_a_rare_label_are_scored_on_the_same_folds():
+    """Where a fold has no row of it, cells that predict it there and cells that do not are compared on the others."""
+    rng = np.random.default_rng(0)
+    x, folds = rng.normal(size=(60, 30)), np.arange(60) % 5
+    labels = (x[:, :2] + 0.5 * rng.normal(size=(60, 2)) > 1.0).astype(float)
+    labels[folds == 4] = 0
+    response = Response.of("multilabel", ["a", "b"], labels)
+    found = select(
+        {"512": unit_design(x, 2, cuts=())}, response, folds=folds, metric="miou", fractions=(0.05, 0.2, 1.0)
+    )
+    assert {len(cell.fold_scores) for cell in found.table} == {4}
+
+
 def test_the_unit_of_the_targets_changes_no_selection():
     x, _ = planted()
     strong = np.linspace(1, 3, 20)
@@ -543,6 +556,24 @@ def test_bad_features_are_refused(monkeypatch, held, bad):
     for design in (design_of(x, 3), plain):
         with pytest.raises(SolverError, match="NaN or infinities"):
             select({"512": design}, classes_of(codes), folds=np.arange(90) % 3, metric="accuracy")
+
+
+def test_rows_that_are_taken_of_a_design_are_selected_on_as_if_it_had_no_others():
+    x, codes = planted()
+    x[:, 200:] *= np.linspace(0.5, 2, 90)[:, None]  # of a layer whose norms tell something
+    unit = design_of(x, 3)
+    design = FeatureDesign({**unit.matrices, "layer2": unit.matrices["layer2"].matrix}, 3)
+    rows = np.arange(0, 90, 2)
+    alone = FeatureDesign(
+        {
+            name: UnitRows(Dense(torch.tensor(block))) if name in ("layer0", "layer1") else Dense(torch.tensor(block))
+            for name, block in zip(design.matrices, np.split(x[rows], CUTS, axis=1))
+        },
+        3,
+    )
+    arguments = {"folds": np.arange(45) % 3, "metric": "nll", "fractions": (0.01, 0.1)}
+    taken, made = (select({"512": each}, classes_of(codes[rows]), **arguments) for each in (design.take(rows), alone))
+    assert [astuple(cell) for cell in taken.table] == [astuple(cell) for cell in made.table]
 
 
 def test_multilabel_with_missing_labels():

@@ -101,6 +101,8 @@ def _apart(later: Later, record: Record) -> list[str]:
 
 def _constant(metric: str, row: Mapping[str, Any]) -> float | None:
     """As what a mean counts a class or label that the rows tell nothing of; ``None`` where it leaves it out."""
-    if metric in ("f1", "miou"):  # 0 where it is predicted, of labels where any row says that it is none
+    if metric == "f1":  # 0 where it is predicted, of labels where any row says that it is none
         return row.get("precision", row.get("positives"))
+    if metric == "miou":  # 0 where it is predicted; labels are left out
+        return row.get("precision")
     return row.get("average_precision") if metric == "map" else None

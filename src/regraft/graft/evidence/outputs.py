@@ -21,6 +21,7 @@ _OWN = {
     "roc-auc": "roc_auc",
     "map": "roc_auc",
     "f1": "average_precision",
+    "miou": "average_precision",
     "r2": "r2",
 }
 """What is known of a label or output where rows tell of it in a metric: of a label that has both values a ROC AUC, of

@@ -11,8 +11,8 @@ import numpy as np
 from regraft.errors import DataError
 from regraft.heads.intervals.bootstrap import centred, resamples, standard_error, students, units_of, widened
 from regraft.heads.intervals.bounds import within_one
-from regraft.heads.intervals.proportions import bonett_price
-from regraft.heads.intervals.single import NO_WIDTH
+from regraft.heads.intervals.proportions import bonett_price, mean_of_differences, parts_of
+from regraft.heads.intervals.single import NO_WIDTH, effective
 from regraft.heads.metrics import as_array, check_predictions, resampled, rounding, score
 from regraft.heads.response import Response
 from regraft.record import Score
@@ -65,9 +65,16 @@ def paired_difference(
 
     which keeps its width where the two never differ. Of other metrics the percentiles of the resamples of
     :func:`regraft.heads.measure`, each drawn once for both, widened as there; of groups of rows the difference ± t s.
+    Of balanced accuracies of independent rows at each end the wider of that and the interval of the mean of K
+    differences d_k, of classes or of the ones and zeros of labels, each with its limits (l_k, u_k) by the formula
+    above: value − sqrt(Σ (d_k − l_k)²) / K to value + sqrt(Σ (u_k − d_k)²) / K (Zou and Donner, *Statistics in
+    Medicine* 27, 2008), for resamples see nothing of what a class of few rows, all right, leaves open.
+
     Where the resamples agree on a metric that lies between 0 and 1, the formula above of n rows (groups) of which the
-    second alone has as many right as it is better by. NaN where fewer than two resamples define the metric, of one
-    group, and of an unbounded metric on one row or where the resamples agree on a difference.
+    second alone has as many right as it is better by; n is no more than the rarest class is worth, as in
+    :func:`regraft.heads.measure`. Of balanced accuracies of classes it is the mean of differences alone. NaN where
+    fewer than two resamples define the metric, of one group, and of an unbounded metric on one row or where the
+    resamples agree on a difference.
 
     Args:
         metric, response, groups, seed: as in :func:`regraft.heads.measure`.
@@ -78,7 +85,7 @@ def paired_difference(
     """
     before, after = (score(metric, response, predictions) for predictions in (first, second))
     value, there = after - before, response.present.numpy()
-    _, units, unit = units_of(groups, there)
+    member, units, unit = units_of(groups, there)
     if metric == "accuracy" and response.codes is not None and unit == "row":
         truth = response.codes.numpy()[there]
         right = [as_array(each)[there].argmax(1) == truth for each in (first, second)]
@@ -88,15 +95,31 @@ def paired_difference(
     if len(found) < 2 or (units < 2 and (unit == "group" or not bounded)):
         return value, math.nan, math.nan
     low, high = np.quantile(found, [0.025, 0.975])
-    if bounded and high - low <= NO_WIDTH:
-        return value, *bonett_price(max(value, 0.0) * units, max(-value, 0.0) * units, units)
-    if high - low <= rounding(max(abs(before), abs(after))) < abs(value):
+    kept, most = response.take(there), 1.0 if bounded else math.inf
+    agree = bounded and high - low <= NO_WIDTH
+    if agree:
+        worth = effective(metric, kept, member)
+        low, high = bonett_price(max(value, 0.0) * worth, max(-value, 0.0) * worth, worth)
+    elif high - low <= rounding(max(abs(before), abs(after))) < abs(value):
         return value, math.nan, math.nan
-    most = 1.0 if bounded else math.inf
-    if unit == "row":
-        return value, *widened(value, found, units, (-most, most))
-    half = students(units) * standard_error(value, found, units)
-    return value, max(-most, value - half), min(most, value + half)
+    elif unit == "row":
+        low, high = widened(value, found, units, (-most, most))
+    else:
+        half = students(units) * standard_error(value, found, units)
+        low, high = max(-most, value - half), min(most, value + half)
+    if metric == "balanced-accuracy" and unit == "row":
+        below, above = _by_part(kept, as_array(first)[there], as_array(second)[there])
+        # labels of the same rows are not independent, which resamples that agree do not show
+        alone = agree and kept.codes is not None
+        low, high = (below, above) if alone else (min(low, below), max(high, above))
+    return value, low, high
+
+
+def _by_part(response: Response, first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The interval of the difference of balanced accuracies that the counts of each class or value of a label give."""
+    of, before = parts_of(response, first)
+    _, after = parts_of(response, second)
+    return mean_of_differences((after & ~before).sum(0), (before & ~after).sum(0), of.sum(0))
 
 
 def _paired_draws(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from regraft.heads.intervals.areas import mean_of_areas
 from regraft.heads.intervals.bootstrap import (
     centred,
     percentiles,
@@ -20,15 +21,16 @@ from regraft.heads.intervals.bootstrap import (
     widened,
 )
 from regraft.heads.intervals.bounds import is_share, possible, within_one
-from regraft.heads.intervals.proportions import mean_of_proportions, wilson, wilson_of
+from regraft.heads.intervals.proportions import mean_of_proportions, parts_of, wilson, wilson_of
 from regraft.heads.metrics import as_array, calibration_gaps, check_calibrated, resampled, rounding, score
 from regraft.heads.response import Response
 from regraft.record import Score
 
-__all__ = ["NO_WIDTH", "calibrated_range", "measure"]
+__all__ = ["NO_WIDTH", "calibrated_range", "effective", "measure"]
 
 NO_WIDTH = 1e-12
 _ENOUGH = 0.1  # of the resamples
+_OF_ROWS = "bootstrap over rows"
 _BY_CLASS = ("balanced-accuracy", "f1", "roc-auc", "map", "miou")
 
 
@@ -62,10 +64,17 @@ def measure(
     found with more precision than alone: they are moved until their mean is the value. The interval speaks of the mean
     over samples of as many rows, which is itself above what many rows would give.
 
-    Balanced accuracy of independent rows of classes, a mean of proportions, gets at each end the wider of the bootstrap
-    and :func:`mean_of_proportions`: five rows of a rare class that are all wrong do not show that all are, which the
-    bootstrap takes for certain. Resamples without a row of some class are left out where others are enough (a tenth),
-    for the mean over the other classes is another score.
+    Balanced accuracy of independent rows, a mean of proportions (of classes, or of the ones and the zeros of each
+    label), gets at each end the wider of the bootstrap and :func:`mean_of_proportions`: five rows of a rare class that
+    are all wrong do not show that all are, which the bootstrap takes for certain. Resamples without a row of some class
+    or value are left out where others are enough (a tenth), for the mean over the others is another score.
+
+    ROC AUC of independent rows gets at each end the wider of the bootstrap and the interval of Hanley and McNeil
+    (:func:`regraft.heads.intervals.areas.mean_of_areas`), for a resample of few positives knows none that ranks lower.
+    In 300 simulations each of normal scores with AUCs of 0.86 and 0.96 the bootstrap alone held the truth of 5
+    positives beside 100 or 1,000 negatives in 66 to 85 %, of 10 beside 100 in 76 to 89 %, of 20 beside 20 or 200 in 84
+    to 91 % and of 100 beside 100 in 93 %, the wider of both in 96 to 100 %: it is on the safe side, 1.1 to 3 times as
+    wide.
 
     Where the resamples agree, the bootstrap has no width, though the score is uncertain: twelve rows without
     an error do not exclude errors. A metric that lies between 0 and 1 then gets the Wilson interval of a
@@ -106,12 +115,15 @@ def measure(
         kind = f"unknown: calibrated probabilities give {least:.4f} to {most:.4f} here"
     elif units > 1:
         rng = np.random.default_rng(seed)
-        if metric == "balanced-accuracy" and unit == "row" and kept.codes is not None:
-            low, high, kind = _of_classes(value, kept, values, rng)
+        if metric == "balanced-accuracy" and unit == "row":
+            low, high, kind = _of_parts(value, kept, values, rng)
         else:
             draws = np.concatenate([resampled(metric, kept, values, table) for table in resamples(member, rng)])
             draws = centred(metric, draws[~np.isnan(draws)], value)
             low, high, kind = _interval(metric, value, kept, draws, member, unit)
+            if metric == "roc-auc" and kind == _OF_ROWS:
+                below, above = mean_of_areas(kept, values)
+                low, high, kind = min(low, below), max(high, above), f"hanley-mcneil of each area and {_OF_ROWS}"
     return Score(metric, value, float(low), float(high), kind, rows, protocol=protocol)
 
 
@@ -161,11 +173,11 @@ def _interval(
     if high - low > rounding(value):
         if unit == "group":
             return _of_groups(metric, value, response, draws, int(member.max()) + 1)
-        return *widened(value, draws, len(member), possible(metric, response)), "bootstrap over rows"
-    effective = _effective(metric, response, member)
-    if not effective:
+        return *widened(value, draws, len(member), possible(metric, response)), _OF_ROWS
+    worth = effective(metric, response, member)
+    if not worth:
         return math.nan, math.nan, "unknown: every resample agrees"
-    return *wilson(value * effective, effective), f"wilson over {effective} {unit}s: every resample agrees"
+    return *wilson(value * worth, worth), f"wilson over {worth} {unit}s: every resample agrees"
 
 
 def _of_groups(
@@ -181,26 +193,32 @@ def _of_groups(
     return max(least, value - t * error), min(most, value + t * error), f"Student's t, {how}"
 
 
-def _of_classes(
+def _of_parts(
     value: float, response: Response, values: np.ndarray[Any, Any], rng: np.random.Generator
 ) -> tuple[float, float, str]:
     """The interval of the balanced accuracy of independent rows, see :func:`measure`."""
-    classes = response.values.numpy()
-    classes = classes[:, classes.any(0)]  # of each row, one-hot among those that occur
+    of, right = parts_of(response, values)
+    member = np.arange(len(values))
     found = [
-        (resampled("balanced-accuracy", response, values, table), (table @ classes > 0).all(1))
-        for table in resamples(np.arange(len(values)), rng)
+        (resampled("balanced-accuracy", response, values, table), (table @ of > 0).all(1))
+        for table in resamples(member, rng)
     ]
     draws, whole = map(np.concatenate, zip(*found))
-    low, high = widened(value, draws[whole] if whole.mean() >= _ENOUGH else draws, len(values), (0.0, 1.0))
-    right = response.values.numpy()[np.arange(len(values)), values.argmax(1)]
-    below, above = mean_of_proportions(right @ classes, classes.sum(0))
-    if high - low <= NO_WIDTH:
-        return below, above, "wilson of each class"
-    return min(low, below), max(high, above), "wilson of each class and bootstrap over rows"
+    draws = draws[whole] if whole.mean() >= _ENOUGH else draws[~np.isnan(draws)]
+    low, high = widened(value, draws, len(values), (0.0, 1.0))
+    below, above = mean_of_proportions(right.sum(0), of.sum(0))
+    each = "wilson of each class" if response.codes is not None else "wilson of each value of a label"
+    if high - low > NO_WIDTH:
+        return min(low, below), max(high, above), f"{each} and {_OF_ROWS}"
+    if response.codes is not None:
+        return below, above, each
+    # labels of the same rows are not independent, which resamples that agree do not show
+    rows = effective("balanced-accuracy", response, member)
+    low, high = wilson(value * rows, rows)
+    return min(low, below), max(high, above), f"{each} and over {rows} rows: every resample agrees"
 
 
-def _effective(metric: str, response: Response, member: np.ndarray[Any, Any]) -> int:
+def effective(metric: str, response: Response, member: np.ndarray[Any, Any]) -> int:
     """How many independent draws the metric rests on, see :func:`measure`; 0 where it is not within 0 and 1."""
     if not within_one(metric, response):
         return 0

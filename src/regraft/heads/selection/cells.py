@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from regraft.heads.selection.relevance import FoldTask, fold_tasks, panel_scores
 from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import check_strengths
 from regraft.heads.weights import ClassWeight
-from regraft.linear import FeatureDesign, Matrix, Taken, UnitRows
+from regraft.linear import FeatureDesign
 
 __all__ = ["Cells", "Grid", "best_of"]
 
@@ -115,7 +116,7 @@ class Cells:
     ) -> None:
         self.count = count
         if few is not None:
-            designs = {key: _rows(design, few) for key, design in designs.items()}
+            designs = {key: cast(FeatureDesign, design.take(few)) for key, design in designs.items()}
             response, folds = response.take(few), folds[few]
         self.few, self._designs, self.response, self.folds = few, designs, response, folds
         self._tasks, self._everything = (fold_tasks(response, some, class_weight) for some in (folds, None))
@@ -220,11 +221,3 @@ def best_of(table: Sequence[Cell], sign: float) -> Cell:
     top = max(sign * cell.score for cell in table)
     tied = (cell for cell in table if sign * cell.score >= top - rounding(top))
     return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, not cell.normalised, -cell.fraction))
-
-
-def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:
-    matrices: dict[str, Matrix] = {
-        name: UnitRows(Taken(matrix.matrix, index)) if isinstance(matrix, UnitRows) else Taken(matrix, index)
-        for name, matrix in design.matrices.items()
-    }
-    return FeatureDesign(matrices, design.n_outputs, device=design.device)
