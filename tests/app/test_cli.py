@@ -28,6 +28,7 @@ from regraft.app.cli import run
 from regraft.app.console import duration, size
 from regraft.graft import METHODS
 from regraft.graft.evidence.outputs import by_output
+from regraft.graft.preparation import DENSE_BATCH
 from regraft.heads import Response
 from regraft.heads.metrics import METRICS
 
@@ -763,6 +764,13 @@ def test_help_and_page_name_every_method_and_metric(regraft, option, names):
     row = re.search(rf"^\| `--{option}` \| (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)[1]
     for text in (" ".join(re.sub(r"-\s+", "-", told).split()), row):
         assert [name for name in names if not re.search(rf"(?<![\w-]){name}(?![\w-])", text)] == []
+
+
+def test_help_and_page_tell_the_most_rows_a_step_of_masks(regraft):
+    told = " ".join(regraft("adapt", "--help")[1].split("\n  --train-batch ")[1].split("\n  --")[0].split())
+    row = re.search(r"^\| `--train-batch` \| (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)[1]
+    for text in (told, row):
+        assert f"of masks {DENSE_BATCH} at most" in text
 
 
 def test_help_of_adapt_stands_in_groups(regraft):

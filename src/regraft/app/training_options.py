@@ -23,7 +23,9 @@ OPTIONS: dict[str, Any] = {
     "steps": _option(int | None, "steps", "N", _TRAINING, "Length of the training.", 1),
     "epochs": _option(int | None, "epochs", "N", _TRAINING, "The same in passes over the rows.", 1),
     "lr": _option(float | None, "lr", "X", _TRAINING, "Learning rate; chosen on held-out rows if absent."),
-    "train_batch": _option(int | None, "train-batch", "N", _TRAINING, "Rows a step; 64 (16 of masks) if absent.", 1),
+    "train_batch": _option(
+        int | None, "train-batch", "N", _TRAINING, "Rows a step; 64 if absent, of masks 16 at most.", 1
+    ),
     "optimiser": _option(str | None, "optimiser", "NAME", _TRAINING, "sgd, or adamw with rates of its own."),
     "patience": _option(
         int | None, "patience", "N", _TRAINING, "Stop after N epochs without a better score on held-out rows.", 1

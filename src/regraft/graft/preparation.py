@@ -24,7 +24,7 @@ from regraft.graft.trainable import check_instruments, check_shifts, check_train
 from regraft.network import Network, Preprocess, load, reinitialised
 from regraft.record import Ledger, counted
 
-__all__ = ["Prepared", "Progress", "check_pass", "prepare", "swept", "training_stage"]
+__all__ = ["DENSE_BATCH", "Prepared", "Progress", "check_pass", "prepare", "swept", "training_stage"]
 
 #: Images with masks in a batch of training (Ren et al., ICLR 2023, segmentation).
 DENSE_BATCH = 16

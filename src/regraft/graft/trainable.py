@@ -88,8 +88,8 @@ def _check_backbone(network: Network, train: Train) -> None:
     if train.config.batch_size == 1 and train.tuning.norms == "trained":
         example = network.example(1)
         for path in sorted(lone_norms(network.module, example, network.forward)):
-            scale = [f"{path}.{name}" for name, _ in network.module.get_submodule(path).named_parameters(recurse=False)]
-            if not scale or not frozen.issuperset(scale):
+            there = [name for name, _ in network.module.get_submodule(path).named_parameters(recurse=False)]
+            if not train.tuning.freezes(f"{path}.{name}" for name in there or ("weight", "bias")):
                 raise RecipeError(
                     "a batch of one row is too small for BatchNorm by its own statistics", got=f"{path} in training",
                     do="raise --train-batch, or freeze the statistics with --batchnorm frozen",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.graft.loop.descent import Average, Descent
-from regraft.graft.loop.train import ImageRows, train
+from regraft.graft.loop.train import DivergedError, ImageRows, train
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
 
 LR, DECAY, BETAS, STEPS = 0.03, 0.2, (0.8, 0.999), 12
@@ -144,3 +144,28 @@ def test_complex_weights_are_averaged_too() -> None:
         module["w"].copy_(torch.tensor([5 - 2j]))
     average.update(module)
     assert average.tensors["w"].item() == 2 + 1j
+
+
+def test_infinities_that_stay_are_averaged_to_themselves() -> None:
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.tensor([1.0, -torch.inf, torch.inf]))
+    average = Average.of(module, 0.75)
+    with torch.no_grad():
+        module.weight[0] = 3.0
+    average.update(module)
+    assert average.tensors["weight"].tolist() == [1.5, -torch.inf, torch.inf]
+
+
+def test_a_buffer_that_becomes_infinite_ends_the_training() -> None:
+    class Growing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.scale.mul_(1e30)
+            return super().forward(x.flatten(1))
+
+    module = Growing(36, 3)
+    module.register_buffer("scale", torch.ones(()))
+    module.register_buffer("mask", torch.full((2,), -torch.inf))
+    rows = ImageRows(torch.zeros(8, 1, 6, 6, dtype=torch.uint8), torch.arange(8) % 3)
+    with pytest.raises(DivergedError, match="a weight is no longer finite"):
+        train(module, rows, TrainConfig(epochs=2, batch_size=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
@@ -76,7 +77,8 @@ def test_it_is_the_training_through_the_whole_network(tuning, layout, whole, mon
     kept = finetune(adapted, manifest, CONFIG, tuning=tuning)
     whole()
     expected = finetune(adapted, manifest, CONFIG, tuning=tuning)
-    assert kept.passes <= expected.passes == 99
+    assert expected.passes == 99
+    assert kept.passes <= 99 or tuning.dropout  # with it the blocks, whose forward pass is their own, run in every step
     assert kept.flops < expected.flops
     for mine, theirs in ((kept.adapted.network.params, expected.adapted.network.params),
                          (kept.adapted.network.buffers, expected.adapted.network.buffers)):  # fmt: skip
@@ -86,6 +88,79 @@ def test_it_is_the_training_through_the_whole_network(tuning, layout, whole, mon
         for name in adapted.network.select(pattern):
             assert torch.equal(kept.adapted.network.params[name], adapted.network.params[name])
     assert [e.loss for e in kept.outcome.history] == pytest.approx([e.loss for e in expected.outcome.history], rel=1e-5)
+
+
+class Between(torch.nn.Module):
+    """Two layers that stay, and what is left out between them by the module's own flag."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(12, 12), torch.nn.Linear(12, 12)
+
+    def forward(self, x):
+        return self.second(torch.nn.functional.dropout(self.first(x), 0.5, self.training))
+
+
+class NormPlaced(torch.nn.Module):
+    """A table that is handed on as it is, written into, and added to every row."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.below = torch.nn.ModuleList([torch.nn.Embedding(1, 108), torch.nn.Dropout(0.0)])
+        self.flat, self.above, self.fc = torch.nn.Flatten(), torch.nn.Linear(108, 12), torch.nn.Linear(12, 3)
+
+    def forward(self, x):
+        place = self.below[1](self.below[0](torch.zeros(1, dtype=torch.long)))
+        return self.fc(self.above(self.flat(x) + place.mul_(2)).tanh())
+
+
+def sequence(middle):
+    """Layers in a row, ``middle`` among the lower ones, with the statistics of batches of its own data."""
+    torch.manual_seed(0)
+    below = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 12), middle, torch.nn.ReLU())
+    above = torch.nn.Sequential(torch.nn.Linear(12, 12), torch.nn.BatchNorm1d(12), torch.nn.ReLU())
+    module = torch.nn.Sequential(OrderedDict(below=below, above=above, fc=torch.nn.Linear(12, 3)))
+    for _ in range(30):
+        module.train()(torch.randn(50, 3, 6, 6))
+    return Network("sequence", module.eval(), ArrayPreprocess((3, 6, 6)), About("module"))
+
+
+@pytest.mark.parametrize(
+    ("middle", "tuning", "followed"),
+    [
+        (torch.nn.BatchNorm1d(12, affine=False), Tuning(norms="trained", freeze=("below.1.*",)), True),
+        (torch.nn.BatchNorm1d(12, affine=False), Tuning(norms="trained", freeze=("below.*",)), False),
+        (torch.nn.Dropout(0.5), Tuning(norms="trained", dropout=True, freeze=("below.*",)), None),
+        (torch.nn.Dropout(0.0, inplace=True), Tuning(dropout=True, freeze=("below.*",)), None),
+        (Between(), Tuning(dropout=True, freeze=("below.*",)), None),
+    ],
+)
+def test_what_does_not_stay_among_layers_that_do_is_run_in_every_step(middle, tuning, followed, whole):
+    adapted = own_head(sequence(middle))
+    found = compared(adapted, tuning, whole)
+    for name in ("below.2.running_mean", "below.2.running_var") if followed is not None else ():
+        assert torch.equal(found.buffers[name], adapted.network.buffers[name]) != followed
+
+
+def test_what_is_handed_on_as_it_is_may_be_written_into(whole):
+    placed = own_head(Network("placed", NormPlaced(), ArrayPreprocess((3, 6, 6)), About("module")))
+    compared(placed, Tuning(dropout=True, freeze=("below.*",)), whole)
+
+
+def compared(adapted, tuning, whole):
+    """Trained behind what stays and through the whole network, which is the same network; that one."""
+    assert isinstance(behind(Grafted(adapted, tuning), rows_of(adapted)), KeptRows)
+    found = []
+    for before in (lambda: None, whole):
+        before()
+        found.append(finetune(adapted, toy_manifest(33), CONFIG, tuning=tuning))
+    mine, theirs = (tuned.adapted.network for tuned in found)
+    for name, value in {**theirs.params, **theirs.buffers}.items():
+        torch.testing.assert_close({**mine.params, **mine.buffers}[name], value, atol=1e-6, rtol=1e-5, msg=name)
+    losses = [[epoch.loss for epoch in tuned.outcome.history] for tuned in found]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    return theirs
 
 
 def test_each_row_passes_the_layers_that_stay_once(monkeypatch):

@@ -25,7 +25,7 @@ from regraft.graft.loop.outputs import logits
 from regraft.graft.loop.train import DivergedError, Optimiser, Schedule, TrainConfig
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
-from regraft.graft.stages.config import Tuning
+from regraft.graft.stages.config import Loop, Tuning
 from regraft.graft.training.depths import depths
 from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted, scaled
@@ -691,3 +691,35 @@ def test_a_resized_crop_is_a_window_of_the_image():
     large = Augment(crop=0.9)(ramp.repeat(60, 1, 1, 1), torch.arange(60), 0, 1)[:, :, 2:-2, 2:-2]
     share = large[:, 0].diff(dim=2).mean((1, 2)) * large[:, 1].diff(dim=1).mean((1, 2)) * 31**2
     assert share.min() > 0.9 - 1e-3
+
+
+class Causal(nn.Module):
+    """Attention of every position to those before it, by a mask of zeros and infinities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.mixed, self.fc = nn.Linear(18, 8), nn.Linear(8, 24), nn.Linear(8, 3)
+        self.register_buffer("mask", torch.full((6, 6), -torch.inf).triu(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x.transpose(1, 2).flatten(2))
+        q, k, v = self.mixed(x).chunk(3, -1)
+        return self.fc((x + (q @ k.transpose(1, 2) + self.mask).softmax(-1) @ v).mean(1))
+
+
+def test_a_mask_of_infinities_is_trained_with_averaged_and_kept(tmp_path):
+    source, manifest = Network("causal", Causal(), ArrayPreprocess((3, 6, 6)), About("module")), toy_manifest(30)
+    head = own_head(source)
+    plain = finetune(head, manifest, CONFIG, checkpoint=tmp_path / "training")
+    again = finetune(head, manifest, CONFIG, checkpoint=tmp_path / "training")
+    averaged = finetune(head, manifest, replace(CONFIG, loop=Loop(average=0.5)))
+    assert plain.outcome.steps == again.outcome.resumed == 12
+    for tuned in (plain.adapted, again.adapted, averaged.adapted):
+        assert torch.equal(tuned.network.buffers["mask"], source.buffers["mask"])
+        assert "mask" not in tuned.changed
+    save_artifact(averaged.adapted, tmp_path / "saved", provenance={})
+    loaded = load_artifact(tmp_path / "saved", model=source, device="cpu")
+    expected = averaged.adapted.predict_proba(manifest).probabilities
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(loaded.predict_proba(manifest).probabilities, expected)

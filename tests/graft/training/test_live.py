@@ -12,6 +12,7 @@ from tests.graft.training.test_finetune import normed, sides
 
 from regraft.data import scan
 from regraft.features import Taps, plan, sweep
+from regraft.graft.loop.checkpoint import read, write
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
@@ -22,6 +23,7 @@ from regraft.graft.training.trial import Work
 from regraft.network import reinitialised
 from regraft.network.hidden import hidden_parameters
 
+TAUS = (0, 1, 3)
 STAGE = Probe(lr=0.05, batch_size=16)
 
 
@@ -32,7 +34,7 @@ def setting(manifest=None, **kind):
     return network, wanted, manifest, Task(manifest.target, None, "accuracy", seed=2)
 
 
-def live(folder, stage=STAGE, taus=(0, 1, 3), anew=(), network=None, work=None):
+def live(folder, stage=STAGE, taus=TAUS, anew=(), network=None, work=None):
     plain, wanted, manifest, task = setting()
     network = network or plain
     start = starting_head(network, wanted, task, stage.hidden, task.seed)
@@ -127,6 +129,40 @@ def test_every_tau_is_that_of_a_run_of_its_own_and_an_interruption_changes_nothi
     for tau, head in together.items():
         assert head.network.fingerprint == resumed[tau].network.fingerprint
         assert torch.equal(head.readout.intercept, resumed[tau].readout.intercept)
+
+
+def lost(folder):
+    folder.joinpath("checkpoint.safetensors").unlink()
+
+
+def torn(folder):
+    file = folder / "tau-1.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def earlier(folder):
+    """A file of τ = 1 as it was written with the weights of the end."""
+    tensors, _ = read(folder / "tau-3.safetensors")
+    write(folder / "tau-1.safetensors", tensors, {"tau": 1})
+
+
+@pytest.mark.parametrize(
+    ("first", "spoilt", "steps"),
+    [((3,), None, 12), ((0, 2, 3), None, 12), ((1, 2, 3), None, 0), (TAUS, lost, 12), (TAUS, torn, 12),
+     (TAUS, earlier, 12)],
+)  # fmt: skip
+def test_what_an_earlier_run_left_gives_no_other_heads(tmp_path, first, spoilt, steps):
+    expected = live(tmp_path / "clean", anew=("blocks.1",))
+    live(tmp_path / "again", taus=first, anew=("blocks.1",))
+    if spoilt is not None:
+        spoilt(*(tmp_path / "again").iterdir())
+    work = Work(tmp_path / "again")
+    found = live(tmp_path / "again", anew=("blocks.1",), work=work)
+    for tau, head in expected.by_tau.items():
+        assert head.network.fingerprint == found.by_tau[tau].network.fingerprint
+        assert torch.equal(head.readout.intercept, found.by_tau[tau].readout.intercept)
+    assert (found.curve, found.accuracy) == (expected.curve, expected.accuracy)
+    assert (work.steps, sum(work.earlier.values())) == (steps, 12 - steps)
 
 
 def test_augmented_images_give_other_heads_than_the_images_themselves(tmp_path):

@@ -536,6 +536,12 @@ def test_batches_of_one_row_are_refused_before_the_pass(tmp_path):
         {"train_batch": 2},
     ):
         assert regraft.adapt((x, np.arange(41) % 3), network, **settings, **call).score.rows > 0
+    layers = [torch.nn.Linear(*sizes) for sizes in ((6, 8), (8, 8), (8, 3))]
+    bare = torch.nn.Sequential(layers[0], torch.nn.BatchNorm1d(8, affine=False), *layers[1:])
+    bare = Network("bare", bare, ArrayPreprocess((6,)), About("module"))  # whose norm stays where its scale would
+    with pytest.raises(RecipeError, match="one row is too small for BatchNorm"):
+        regraft.adapt((x, np.arange(41) % 3), bare, train_batch=1, freeze="0.*", **call)
+    regraft.adapt((x, np.arange(41) % 3), bare, train_batch=1, freeze="[01].*", **call)
     plan = regraft.graft.prepare(toy_manifest(30), wide(), method=quick("lp-ft").altered(train_batch=1))
     assert plan.recipe.train.config.batch_size == 1  # its maps have many values of a channel
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointError
 
@@ -45,7 +46,8 @@ class Replay:
         cut: path of a module with chosen parameters whose output is recorded too: later passes begin behind it.
         run: what runs on a batch in the network's place, with its own parameters as they are then; the network itself
             is wrapped, and not a copy of it.
-        busy: modules without chosen parameters whose calls are no clean ones all the same.
+        busy: modules without chosen parameters whose calls are no clean ones all the same, for later passes run them in
+            another mode: nor are those inside of them, and what they return counts as dependent on a chosen parameter.
     """
 
     def __init__(
@@ -82,8 +84,9 @@ class Replay:
             path
             for path, part in module.named_modules()
             if any(id(p) in chosen for p in part.parameters())
-            or any(path in ("", other) or other.startswith(f"{path}.") for other in busy)
+            or any(_holds(path, other) or _holds(other, path) for other in busy)
         }
+        self._busy = set(busy)
         for path, part in module.named_modules():
             if path and not isinstance(part, torch.jit.ScriptModule):
                 part.forward = self._wrapped(path, part.forward)
@@ -104,9 +107,25 @@ class Replay:
             self.trail.append(path)
             out = forward(*args, **kwargs)
             self.trail.pop()
-            return out
+            return self._unsettled(path, out) if self._mode == "record" and path in self._busy else out
 
         return call
+
+    def _unsettled(self, path: str, out: Any) -> Any:
+        """What a busy module returned, as something that autograd finds in all that is made of it."""
+        found = Tree.of(out)
+        if found is None or not all(_may_depend(leaf) for leaf in found[1]):
+            raise ModelError(
+                f"what follows {path} of {self.network.name} cannot be told from what does not",
+                expected="a module that returns floating tensors, alone or nested",
+                got=type(out).__name__,
+                do="run the whole network",
+            )
+        tree, leaves = found
+        for leaf in leaves:
+            if not leaf.requires_grad:  # it may be the very tensor that was given, and be written into
+                increment_version(leaf)
+        return tree.fill([v if v.requires_grad else v.detach().requires_grad_().clone() for v in leaves])
 
     def _is_clean(self, path: str, args: Any, kwargs: Any) -> bool:
         if path == self.cut or self.whole or path in self._reached:
@@ -368,6 +387,16 @@ class Kept:
     replay: Replay
     values: Sequence[Tensor]
     rows: int
+
+
+def _holds(path: str, other: str) -> bool:
+    """Whether a module is, or holds, another."""
+    return not path or f"{other}.".startswith(f"{path}.")
+
+
+def _may_depend(value: Tensor) -> bool:
+    """Whether autograd can tell what depends on a tensor."""
+    return (value.is_floating_point() or value.is_complex()) and not value.is_inference()
 
 
 def check_finite(outputs: Tensor, name: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regraft.errors import RecipeError
 from regraft.graft.stages.config import Optimiser
+from regraft.linear import all_finite
 
 __all__ = ["Average", "Descent"]
 
@@ -86,19 +87,24 @@ class Average:
 
     beta: float
     tensors: dict[str, Tensor]
+    infinite: frozenset[str]  # names of those that hold an infinity from the beginning, as the mask of an attention may
 
     @staticmethod
     def of(module: nn.Module, beta: float) -> Average:
         """Begin."""
-        return Average(beta, {name: v.detach().clone() for name, v in module.state_dict().items()})
+        tensors = {name: v.detach().clone() for name, v in module.state_dict().items()}
+        return Average(beta, tensors, frozenset(name for name, v in tensors.items() if not all_finite(v)))
 
     def update(self, module: nn.Module) -> None:
-        """After a step. Integers (counts of batches) are copied."""
+        """After a step. Integers (counts of batches) are copied; infinities that stay, do."""
         for name, value in module.state_dict().items():
-            if value.is_floating_point() or value.is_complex():
-                self.tensors[name].lerp_(value.detach(), 1 - self.beta)
+            own = self.tensors[name]
+            if not (value.is_floating_point() or value.is_complex()):
+                own.copy_(value)
+            elif name in self.infinite:  # ∞ - ∞ is no number
+                own.copy_(torch.where(own == value, own, own.lerp(value.detach(), 1 - self.beta)))
             else:
-                self.tensors[name].copy_(value)
+                own.lerp_(value.detach(), 1 - self.beta)
 
     @contextlib.contextmanager
     def inside(self, module: nn.Module) -> Iterator[None]:

@@ -146,6 +146,8 @@ class Training:
         mode = str(getattr(module, "identity", ""))  # such as which statistics its normalisation uses
         parts = [str(self.team.size)] if self.team.size > 1 else []
         self.key = digest(settings, self.objective.key, rows.key, held, start, mode, *frozen, *parts)
+        # a buffer may hold infinities from the beginning, such as the mask of an attention
+        self.finite = [name for name, value in module.state_dict().items() if all_finite(value)]
         self.descent = Descent(module, config.optimiser, scales)
         beta = config.loop.average
         self.average = None if beta is None else Average.of(module, beta)
@@ -350,7 +352,8 @@ class Training:
 
     def _end_epoch(self, epoch: int) -> None:
         """Score the epoch, and keep its weights if it is the best so far."""
-        self._check_finite(all(all_finite(v) for v in self.module.state_dict().values()), "a weight")
+        now = self.module.state_dict()
+        self._check_finite(all(all_finite(now[name]) for name in self.finite), "a weight")
         loss, right, seen = self.sums
         score = None if self.validation is None else self.scored(self.validation)[0]
         self.history.append(Epoch(epoch, loss / seen, right / seen if self.objective.counts else None, score))

@@ -49,7 +49,7 @@ class Changes:
         freeze: patterns over parameter names that stay as they are.
         augment: of images in training, or its text (``flip,shift=4,crop=0.5``).
         train_smoothing: of the labels in training.
-        train_batch: its rows a step.
+        train_batch: its rows a step; of masks 16 at most.
         optimiser: by name (``sgd``, ``adamw``) with all else as it was, or all of it but its rate, which is one of
             :data:`ADAM_RATES`, or SGD's, unless ``lr`` says which.
         schedule, loop: of the training; ``patience`` is put into the loop.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from regraft.errors import RecipeError
@@ -167,7 +168,8 @@ class Tuning:
             uses the batch's, and the running ones follow. Scales and shifts are trained in both.
         dropout: whether dropout is on, of every kind: all but normalisations runs as in training.
         freeze: shell patterns over the backbone's parameter names (``embeddings.*``) that stay as they are, with the
-            statistics of normalisation layers whose scale and shift do.
+            statistics of normalisation layers whose scale and shift do; of one that has neither, where a pattern
+            matches each of the names ``PATH.weight`` and ``PATH.bias`` that they would have.
         anew: paths of blocks whose weights were drawn anew: their normalisation follows the batches in any case, for
             it has no statistics yet.
     """
@@ -176,3 +178,7 @@ class Tuning:
     dropout: bool = False
     freeze: tuple[str, ...] = ()
     anew: tuple[str, ...] = ()
+
+    def freezes(self, names: Iterable[str]) -> bool:
+        """Whether every one of these names is matched by a pattern of what stays."""
+        return all(any(fnmatchcase(name, pattern) for pattern in self.freeze) for name in names)

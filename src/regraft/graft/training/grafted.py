@@ -165,7 +165,10 @@ class Grafted(nn.Module):
         if any(path == part or path.startswith(f"{part}.") for part in self.anew):
             return True
         own = list(norm.parameters(recurse=False))
-        return self.tuning.norms == "trained" and (not own or any(value.requires_grad for value in own))
+        stays = not any(value.requires_grad for value in own)
+        if not own:  # as if it had a scale and a shift
+            stays = self.tuning.freezes((f"{path}.weight", f"{path}.bias"))
+        return self.tuning.norms == "trained" and not stays
 
     @property
     def at_once(self) -> int:

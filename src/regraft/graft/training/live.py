@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import torch
+
+from regraft.errors import ArtifactError
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.loop.checkpoint import read, write
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import Objective
 from regraft.graft.loop.outcome import DivergedError
+from regraft.graft.loop.train import Training
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
 from regraft.graft.stages.training import Probe
@@ -31,7 +36,8 @@ def live_heads(
 
     Of augmented rows every epoch is a pass of the backbone, where probing on features takes one pass for all; else it
     is one of what moves (:mod:`regraft.graft.training.behind`). The trajectory is checkpointed, and each τ's weights
-    are kept beside it, so that what was killed goes on bit for bit.
+    are kept beside it, so that what was killed goes on bit for bit; where it went past a τ of which there is no such
+    file, for other ones were asked for then, it begins anew.
 
     Args:
         start: the head at τ = 0; its readout is linear.
@@ -49,15 +55,23 @@ def live_heads(
     longest = max(taus)
     if longest == 0:
         return Heads(kept, {0: None})
-    run = training(module, rows, probing_config(stage, longest, task.seed), Objective.of(task), None, None)
+    began = {name: value.clone() for name, value in module.state_dict().items()}
+    config, objective = probing_config(stage, longest, task.seed), Objective.of(task)
+    run = training(module, rows, config, objective, None, None)
     run.folder = work.place(run.key)
-    files = {tau: run.folder / f"tau-{tau}.safetensors" for tau in sorted(set(taus)) if tau > 0}
-    for tau, file in files.items():
-        if run.team.agreed(file.is_file()):
-            module.load_state_dict(read(file)[0])
-            kept[tau] = _probed(module)
     run.open()
-    work.earlier.setdefault(run.folder, run.step)
+    files = {tau: run.folder / f"tau-{tau}.safetensors" for tau in sorted(set(taus)) if tau > 0}
+    found = _passed(run, module, files)
+    if run.team.sum(torch.tensor([float(found is None)])).item():
+        module.load_state_dict(began)
+        run = training(module, rows, config, objective, None, run.folder)
+        run.open(resume=False)
+        found = {}
+    kept |= found or {}
+    work.earlier.setdefault(files[longest].parent, run.step)
+    if run.step == 0 and run.team.first:  # none is of this trajectory
+        for file in files[longest].parent.glob("tau-*.safetensors"):
+            file.unlink()
     said, spent = "", 0
     for tau, file in files.items():
         if tau in kept:
@@ -71,7 +85,7 @@ def live_heads(
         finally:
             spent += run.step - before
         if run.team.first:
-            write(file, module.state_dict(), {"tau": tau})
+            write(file, module.state_dict(), {"tau": tau, "step": run.step})
         kept[tau] = _probed(module)
     if spent:
         work.trained(*price(module, rows, run.rows).of(round(spent * len(rows) / run.per_epoch)))
@@ -86,6 +100,26 @@ def probed_module(start: Adapted, task: Task, anew: tuple[str, ...]) -> Grafted:
         inside = any(name.startswith(f"{path}.") for path in module.anew)
         parameter.requires_grad_(name in free or inside)
     return module
+
+
+def _passed(run: Training, module: Grafted, files: Mapping[int, Path]) -> dict[int, Adapted] | None:
+    """The models of every τ that a trajectory went past before it was killed; ``None`` where one was not kept then, or
+    is damaged. The module ends as it came."""
+    now = {name: value.clone() for name, value in module.state_dict().items()}
+    found: dict[int, Adapted] = {}
+    for tau, file in files.items():
+        if tau * run.per_epoch >= run.step:
+            continue
+        try:
+            tensors, state = read(file)
+        except ArtifactError:
+            return None
+        if state != {"tau": tau, "step": tau * run.per_epoch}:
+            return None
+        module.load_state_dict(tensors)
+        found[tau] = _probed(module)
+    module.load_state_dict(now)
+    return found
 
 
 def _probed(module: Grafted) -> Adapted:
