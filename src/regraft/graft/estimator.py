@@ -33,6 +33,8 @@ from regraft.graft.problem import Task
 from regraft.graft.recipe import Features, Recipe, Select, Solve, find_recipe
 from regraft.linear import Dense, Matrix
 from regraft.network import Network, load
+from regraft.record import counted
+from regraft.wording import some
 
 __all__ = ["GraftClassifier", "GraftRegressor"]
 
@@ -137,7 +139,15 @@ class _Graft(BaseEstimator):
         elif self._reads_frame(X):
             validate_data(self, X, reset=False, skip_check_array=True)
         design = self.head_.view.design(self._read(X)[0], outputs)
-        return self.head_.solution.readout.predict_proba(design).double().numpy()
+        found = self.head_.solution.readout.predict_proba(design).double()
+        if lost := (~found.isfinite().all(1)).nonzero().squeeze(1).tolist():
+            raise DataError(
+                f"{counted(len(lost), 'row')} of X cannot be predicted: {some([f'row {row}' for row in lost], 8)}",
+                expected="finite numbers from the " + ("head" if self.model is None else "backbone"),
+                got="NaN or infinity",
+                do="mend these rows or leave them out",
+            )
+        return found.numpy()
 
 
 def _one_column(X: Any) -> list[Any]:
