@@ -8,7 +8,7 @@ cross-validation a row that was seen before costs nothing but the look-up of its
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.files import digest
 from regraft.graft.adapted.model import check_modality, readable
-from regraft.graft.alike import contents
+from regraft.graft.alike import are_copies, together
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.options import check_counts
 from regraft.graft.problem import Task
@@ -48,12 +48,11 @@ class _Graft(BaseEstimator):
     random_state: Any
     batch_size: int
 
-    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], tuple[str, ...]]]:
-        """The features; and for a fit, by row, what tells inputs apart: no inner fold may part copies of one."""
+    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], Sequence[str] | None]]:
+        """The features; and for a fit the groups of rows that are copies of one input, which no inner fold may part."""
         if self.model is None:
             rows = np.array(X, dtype=np.float64)
-            # 0.0 is added for -0.0, which is the same number in other bytes
-            return {"columns": Dense(torch.from_numpy(rows))}, lambda: tuple(digest((r + 0.0).tobytes()) for r in rows)
+            return {"columns": Dense(torch.from_numpy(rows))}, lambda: _copies(rows)
         check_counts(batch_size=self.batch_size)
         if self._reads_frame(X):
             X = array_of(X, "X")  # a row of numbers is one input
@@ -61,7 +60,7 @@ class _Graft(BaseEstimator):
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest, skip_bad=None), skip_bad=None)
         store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
-        return store.matrices(), lambda: contents(self.network_.preprocess, manifest)
+        return store.matrices(), lambda: together(self.network_.preprocess, manifest).groups
 
     def _reads_frame(self, X: Any) -> bool:
         """Whether each row of a frame is one input, a row of numbers: then its columns have names that must stay."""
@@ -113,9 +112,9 @@ class _Graft(BaseEstimator):
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
         recipe = self._recipe()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        matrices, told_apart = self._read(X)
-        names = told_apart()
-        groups = names if 1 < len(set(names)) < len(names) else None  # all alike, or none
+        matrices, copies = self._read(X)
+        groups = copies()
+        groups = None if groups is None or len(set(groups)) == 1 else groups  # all alike
         problem = FeatureProblem(
             Task(target, groups, metric, seed, min(self.folds, len(target)), class_weight),
             matrices,
@@ -148,6 +147,12 @@ class _Graft(BaseEstimator):
                 do="mend these rows or leave them out",
             )
         return found.numpy()
+
+
+def _copies(rows: np.ndarray) -> tuple[str, ...] | None:
+    """What tells rows of numbers apart, where some are copies of others."""
+    names = tuple(digest((row + 0.0).tobytes()) for row in rows)  # -0.0 is 0.0 in other bytes
+    return names if are_copies(names, numbers=True) else None
 
 
 def _one_column(X: Any) -> list[Any]:
