@@ -47,7 +47,7 @@ def are_copies(names: Sequence[str], *, numbers: bool) -> bool:
 def of_numbers(manifest: Manifest) -> bool:
     """Whether each row is one of plain numbers, as of a table, and no signal, image or text."""
     inputs = manifest.inputs
-    return inputs.modality == "array" and len(inputs) > 0 and np.ndim(inputs.read(0)) == 1
+    return inputs.modality == "array" and len(inputs) > 0 and np.asarray(inputs.read(0)).ndim == 1
 
 
 def joined(groups: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ cross-validation a row that was seen before costs nothing but the look-up of its
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class _Graft(BaseEstimator):
     random_state: Any
     batch_size: int
 
-    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], Sequence[str] | None]]:
+    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], tuple[str, ...] | None]]:
         """The features; and for a fit the groups of rows that are copies of one input, which no inner fold may part."""
         if self.model is None:
             rows = np.array(X, dtype=np.float64)
