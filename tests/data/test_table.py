@@ -208,7 +208,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("text,label\na,x\nb,y\n", {"input": "txt"}, "perhaps text was meant"),
         ("a,b,c\np,q,r\n", {}, "no input column"),
         ("day,a,y\n2024-01-02,1,2\n", {"label": "y"}, "'day' begins with '2024-01-02'"),
-        ("a;b;y\n1,5;2,25;p\n", {"label": "y"}, "'a' begins with '1,5'. To mend it: write 1.5."),
+        ("a;b;y\n1,5;2,25;p\n", {"label": "y"}, "'a' begins with '1,5'. To mend it: write decimal points: 1.5"),
         ("a;b;y\n1,500;2;p\n2,750;3;q\n", {"label": "y"}, "write 1500 where the comma parts thousands, or 1.500"),
         ("a,b,y\n1,2,p\n ,4,q\nn/a,6,q\n", {"label": "y"}, "'a' begins with '1' and has 'n/a' in row 2"),
         ("text,b,c\np,q,r\n", {}, "no label column"),

@@ -30,7 +30,7 @@ from regraft.data.cells import INTEGER, REAL, CellForm, Column, Read, read_cells
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "comma_meant", "read_target"]
+__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "either_comma", "read_target"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
@@ -48,13 +48,12 @@ _THOUSANDS = re.compile(r"[1-9][0-9]{0,2},[0-9]{3}")  # or a whole one as others
 _FRACTION = re.compile(r",0*[1-9]")
 
 
-def comma_meant(cell: str, cells: Sequence[str]) -> str:
-    """What to write for one of ``cells`` with a comma: a decimal point, or also a whole number where all of them may
-    be thousands."""
-    point = cell.replace(",", ".")
+def either_comma(cell: str, cells: Sequence[str]) -> str:
+    """What to write for one of ``cells`` with a comma where all of them may be thousands, or decimals; else nothing."""
     if not all(_THOUSANDS.fullmatch(each) for each in cells):
-        return f"write {point}"
-    return f"write {cell.replace(',', '')} where the comma parts thousands, or {point} where it is a decimal comma"
+        return ""
+    whole, point = cell.replace(",", ""), cell.replace(",", ".")
+    return f"write {whole} where the comma parts thousands, or {point} where it is a decimal comma"
 
 
 def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]) -> Target:
@@ -146,11 +145,12 @@ def _infer(reads: list[Read], ids: Sequence[str]) -> Kind:
         return "multilabel"
     commas = read.form == "text" and not read.names and all(DECIMAL_COMMA.fullmatch(value) for value in present)
     if commas and (len(set(present)) > FEW or any(_FRACTION.search(value) for value in present)):
+        write = either_comma(present[0], present) or f"write {present[0].replace(',', '.')}"
         raise DataError(
             f"the label column {read.name!r} has numbers with decimal commas",
             expected="decimal points",
             got=f"{present[0]!r}",
-            do=f"{comma_meant(present[0], present)}, or say --kind multiclass if these are names",
+            do=f"{write}, or say --kind multiclass if these are names",
         )
     if read.form == "text" and (example := _number_among(present)):
         raise DataError(
