@@ -441,6 +441,33 @@ def test_predict_names_all_bad_inputs_or_goes_on_without_them(regraft, adapted, 
     assert regraft("predict", adapted, good, *bad, *bad, "--skip-bad")[2].endswith("; and 1 more\n")
 
 
+def test_rows_without_a_finite_answer_are_named_or_left_out(regraft, tmp_path, monkeypatch):
+    (tmp_path / "clipped.py").write_text(
+        "import torch\nfrom torch import nn\nfrom regraft.network import ArrayPreprocess\n\n"
+        "class Log(nn.Module):\n    def forward(self, x):\n        return torch.log(x.sum(1, keepdim=True)) * x\n\n"
+        "def build():\n    torch.manual_seed(0)\n"
+        "    return nn.Sequential(Log(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), ArrayPreprocess((4,))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    x = 0.5 + np.random.default_rng(0).random((40, 4), dtype=np.float32)
+    y = np.where(x[:, 0] > x[:, 1], "u", "v")
+    np.savez(tmp_path / "train.npz", X=x, y=y)
+    x[3] = 0
+    np.savez(tmp_path / "new.npz", X=x[:6], y=y[:6])
+    own, new = ("--model", "clipped:build"), tmp_path / "new.npz"
+    code, _, err = regraft("adapt", tmp_path / "train.npz", *own, "--method", "probe", "-o", tmp_path / "run")
+    assert code == 0, err
+    for verb, name in (("predict", "row 3"), ("score", "new.npz row 3")):
+        code, out, err = regraft(verb, tmp_path / "run", new, *own)
+        assert (code, out) == (2, "")
+        assert "row 3: the network's output is NaN or infinite" in err
+        code, out, err = regraft(verb, tmp_path / "run", new, *own, "--skip-bad", "--json")
+        assert code == 0, err
+        told = json.loads(out)
+        assert told["rows"] == 5
+        assert told["skipped"] == [{"id": name, "reason": "the network's output is NaN or infinite"}]
+
+
 def test_what_a_diagnosis_left_is_nothing_to_predict_with(regraft, photos, tmp_path):
     checks = ("--check", "transfer", "--against", "none", "-o", tmp_path / "seen")
     assert regraft("diagnose", photos, *MODEL, *checks)[0] == 0

@@ -144,7 +144,20 @@ def test_decimal_commas_are_not_taken_for_names():
     with pytest.raises(DataError, match=r"decimal commas.*got '0,05'.*write 0\.05"):
         read(commas)
     assert read(commas, kind="multiclass").kind == "multiclass"
-    assert read(["0,2", "1,2"] * 15).classes == ("0,2", "1,2")  # few: pairs of names, say
+    for few in (["0,5", "1,5"], ["1,0", "1,5", "2,0"]):  # ratings, say
+        with pytest.raises(DataError, match=rf"decimal commas.*got '{few[0]}'.*write {few[0][0]}\.{few[0][2]}"):
+            read(few * 15)
+        assert read(few * 15, kind="multiclass").classes == tuple(few)
+        assert read(few * 15, names=tuple(few)).classes == tuple(few)
+    assert read(["0,0", "1,0"] * 15).classes == ("0,0", "1,0")  # whole numbers, which are classes
+
+
+def test_commas_of_thousands_are_told_from_decimal_ones():
+    thousands = [f"{value:,}" for value in range(1234, 1274)]
+    with pytest.raises(DataError, match=r"write 1234 where the comma parts thousands, or 1\.234 where it is a decimal"):
+        read(thousands)
+    with pytest.raises(DataError, match=r"write 1\.234, or say"):
+        read([*thousands, "0,234"])
 
 
 def test_named_labels_are_names():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import struct
 import zlib
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from regraft.data import Pictures
 from regraft.data.pixels import decode_image, decode_mask, open_image, to_rgb
 from regraft.errors import DataError
 
@@ -60,6 +62,20 @@ def test_transparent_pixels_show_white_and_opaque_ones_their_colour():
     )
     la = np.array([[[40, 255], [40, 0]]], dtype=np.uint8)
     np.testing.assert_array_equal(pixels(save(Image.fromarray(la)))[0], [[40, 40, 40], [255, 255, 255]])
+
+
+def test_palette_whose_entries_have_transparency():
+    values = np.zeros((8, 8, 4), dtype=np.uint8)
+    values[..., 0] = 200
+    values[:4, :, 3] = 255  # red above, and nothing below
+    image = Image.fromarray(values).quantize(4)
+    assert (image.mode, image.palette.mode, "transparency" in image.info) == ("P", "RGBA", False)
+    expected = np.where(values[..., 3:] == 255, np.uint8([200, 0, 0]), np.uint8(255))
+    np.testing.assert_array_equal(np.asarray(to_rgb(image)), expected)
+    np.testing.assert_array_equal(pixels(save(image)), expected)
+    np.testing.assert_array_equal(np.asarray(Pictures([image]).read(0)), expected)
+    there = pickle.loads(pickle.dumps(Pictures([image])))  # in another process
+    np.testing.assert_array_equal(np.asarray(there.read(0)), expected)
 
 
 def test_palette_with_a_transparent_entry():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,6 +209,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("a,b,c\np,q,r\n", {}, "no input column"),
         ("day,a,y\n2024-01-02,1,2\n", {"label": "y"}, "'day' begins with '2024-01-02'"),
         ("a;b;y\n1,5;2,25;p\n", {"label": "y"}, "'a' begins with '1,5'. To mend it: write decimal points: 1.5"),
+        ("a;b;y\n1,500;2;p\n2,750;3;q\n", {"label": "y"}, "write 1500 where the comma parts thousands, or 1.500"),
         ("a,b,y\n1,2,p\n ,4,q\nn/a,6,q\n", {"label": "y"}, "'a' begins with '1' and has 'n/a' in row 2"),
         ("text,b,c\np,q,r\n", {}, "no label column"),
         ("x,z,label\n1,2,a\n2,3,b\n", {"group": "label"}, "got x, z (label taken for other roles)"),
@@ -331,6 +333,35 @@ def test_label_columns_by_wildcard(tmp_path):
     m = scan(table, label=["SR-*", "NR-?"], group="mol")
     assert (m.target.kind, m.target.classes) == ("multilabel", ("SR-C", "NR-A", "NR-B"))
     np.testing.assert_array_equal(m.target.values, [[np.nan, 1, 0], [1, 0, np.nan], [0, 1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        *(
+            (name, True)
+            for name in ("train-1", "train-00001-of-00002", "Train-00000-of-00001-a09b74b3ef9c3b56", "training")
+        ),
+        *((name, False) for name in ("train-old", "test.v1", "train-1-old", "train-1-of-2-copy", "val-predictions")),
+        *((name, None) for name in ("trains", "train_old", "old-train", "notes")),
+    ],
+)
+def test_files_that_begin_like_a_part_and_are_none_are_refused(name, read, tmp_path):
+    """``read`` is None of names that were never taken for parts."""
+    for part in ("train", "test"):
+        write(tmp_path / f"{part}.csv", "text,label\na,x\nb,y\nc,x\nd,y\n")
+    write(tmp_path / f"{name}.csv", "text,label\ne,x\nf,y\n")
+    if read is False:
+        with pytest.raises(DataError, match=rf"{re.escape(name)}\.csv.*named after a part"):
+            scan(tmp_path)
+    else:
+        assert len(scan(tmp_path)) == (10 if read else 8)
+
+
+def test_a_part_that_is_read_in_another_form_needs_no_files_of_its_name(tmp_path):
+    parquet(tmp_path / "train.parquet", {"text": ["a", "b", "c"], "label": ["x", "y", "x"]}, {})
+    write(tmp_path / "train-old.csv", "text,label\ne,x\nf,y\n")
+    assert len(scan(tmp_path)) == 3
 
 
 def test_rows_without_a_group_are_groups_of_their_own(tmp_path):

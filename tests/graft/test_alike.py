@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tests.features.toy import toy_manifest, toy_network
+from torch import nn
 
 from regraft import adapt
+from regraft.data import scan
 from regraft.errors import DataError
-from regraft.graft import Options
+from regraft.graft import Options, rank
 from regraft.graft.alike import together
+from regraft.network import ArrayPreprocess, from_module
 
 
 def copied(rows=60, copies=15):
@@ -76,3 +80,39 @@ def test_copies_in_groups_of_their_own_are_not_scored_by_each_other(tmp_path):
     assert joined.score.value == plain.score.value
     assert joined.score.interval == "wilson, by a bootstrap over 60 groups"
     assert "rows-kept-together" in {found.code for found in joined.record.findings}
+
+
+def few_valued(repeats=20):
+    """Rows of three columns of zeros and ones, whose labels follow the first in nine rows of ten."""
+    rng = np.random.default_rng(0)
+    x = np.tile([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)], (repeats, 1)).astype(np.float32)
+    return x, np.where(rng.random(len(x)) < 0.9, x[:, 0], 1 - x[:, 0]).astype(int)
+
+
+def columns_network(seed=0):
+    torch.manual_seed(seed)
+    return from_module(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)), ArrayPreprocess((3,)))
+
+
+def test_rows_of_few_numbers_are_cases_and_no_copies(tmp_path):
+    x, y = few_valued()
+    network, options = columns_network(), Options(cache=tmp_path, folds=4)
+    rows = scan((x, y))
+    assert together(network.preprocess, rows).groups is None
+    named = replace(rows, groups=tuple("ab" * 80))  # nor do equal numbers join the groups that the data names
+    assert together(network.preprocess, named) is named
+    done = adapt(rows, network, method="probe", options=options)
+    codes = {finding.code: finding for finding in done.record.findings}
+    assert not {"rows-kept-together", "label-conflict"} & set(codes)
+    assert (codes["equal-rows"].severity, codes["equal-rows"].value) == ("info", 152)
+    assert done.score.value > 0.8
+    ranked = rank(rows, [network, columns_network(1)], options=options)
+    assert [f.code for f in ranked.findings if f.code in ("repeated-rows", "equal-rows")] == ["equal-rows"]
+
+
+def test_rows_of_numbers_that_seldom_recur_are_copies():
+    x = np.random.default_rng(0).normal(size=(90, 3)).astype(np.float32)
+    preprocess = columns_network().preprocess
+    for count, copies in ((10, True), (11, False)):  # 90 of 100 rows differ, of 101 fewer than nine in ten
+        rows = scan((np.concatenate([x, x[:count]]), np.arange(90 + count) % 2))
+        assert (together(preprocess, rows).groups is not None) == copies

@@ -35,7 +35,7 @@ def test_images_of_few_bits_in_sixteen_are_said_to_be(bits, levels, factor, tmp_
 
 
 def test_copies_are_named_by_where_they_stand():
-    rows = np.array([0, 1, 2, 3, 4, 4, 5, 5, 0])[:, None] @ np.ones((1, 2))
+    rows = np.array([0, 1, 2, 3, 4, 4, 5, 5, 0])[:, None, None] @ np.ones((1, 2))  # signals
     manifest = replace(scan((rows, [0, 1] * 4 + [0])), split=("train",) * 4 + ("validation", "test") + ("train",) * 3)
     across, conflict, together = copies(None, manifest)
     assert across.value == 1

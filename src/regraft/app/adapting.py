@@ -252,6 +252,7 @@ def predict(
 def _left_out(manifest: Manifest, predicted: tuple[str, ...], preprocess: Preprocess) -> list[dict[str, str]]:
     """Which inputs were not predicted, and why: ``predicted`` are the names of the others, in their order."""
     from regraft.data import inspect
+    from regraft.graft.adapted.model import NO_ANSWER
 
     if len(predicted) == len(manifest):
         return []
@@ -265,8 +266,8 @@ def _left_out(manifest: Manifest, predicted: tuple[str, ...], preprocess: Prepro
     inputs = manifest.inputs.take(lost)
     reasons = {row: bad.reason for row, bad in inspect(inputs)}
     for row in range(len(lost)):
-        if row not in reasons:  # it can be read, and does not follow the grammar of what the backbone reads
-            reasons[row] = preprocess.fault(inputs.read(row))
+        if row not in reasons:  # it can be read, and has another grammar than what the backbone reads, or no answer
+            reasons[row] = preprocess.fault(inputs.read(row)) or NO_ANSWER
     return [{"id": manifest.ids[row], "reason": reasons[i]} for i, row in enumerate(lost)]
 
 

@@ -25,6 +25,9 @@ __all__ = ["find_files", "folder_rows", "part_files"]
 
 _WORD = re.compile(r"[a-z]+")
 _SPLIT = {*PART_NAMES, "eval", "evaluation"}
+# train, train-1, train-00000-of-00002, and with a hash behind it, as Hugging Face writes tables in pieces
+_PIECE = re.compile(r"([a-z]+)(?:-[0-9]+(?:-of-[0-9]+(?:-[0-9a-f]+)?)?)?")
+_BEGINS = re.compile(r"([a-z]+)[-.]")
 
 
 def find_files(root: Path, endings: tuple[str, ...] = IMAGE_SUFFIXES) -> list[tuple[str, ...]]:
@@ -70,24 +73,45 @@ def _unreadable(error: OSError) -> None:
 
 
 def part_files(root: Path) -> list[tuple[str, Path]]:
-    """Tables in a folder that are named after parts, such as ``train.parquet`` and ``test-00000-of-00002.parquet``.
+    """Tables in a folder that are named after parts, such as ``train.parquet``, ``train-1.parquet`` and
+    ``test-00000-of-00002.parquet``, the latter also with a hash at its end.
 
     They may lie in ``root`` or in its folder ``data``, as in Hugging Face's repositories. Training comes first. A part
     that is there in several forms is read in the first of parquet, CSV, TSV and JSON lines.
+
+    Raises:
+        DataError: others begin like a part's, such as ``train-old.csv``: they may be of the part or not.
     """
     for folder in (root, root / "data"):
         if not folder.is_dir():
             continue
         named: list[tuple[str, Path]] = []
         for suffix in (".parquet", ".csv", ".tsv", *JSON_LINES):
-            words = [(path.stem.lower().split("-")[0].split(".")[0], path) for path in folder.glob(f"*{suffix}")]
-            there = {part for part, _ in named}
-            found = [(PART_NAMES[word], path) for word, path in words if word in PART_NAMES]
+            files, there = list(folder.glob(f"*{suffix}")), {part for part, _ in named}
+            found = [(part, path) for path in files if (part := _part_of(_PIECE.fullmatch(path.stem.lower())))]
             named += [(part, path) for part, path in found if part not in there]
+            known = {path for _, path in found}
+            begun = ((path, _part_of(_BEGINS.match(path.stem.lower()))) for path in files if path not in known)
+            _refuse_unclear(folder, sorted(path.name for path, part in begun if part and part not in there))
         if named:
             order = ("train", "validation", "test")
             return sorted(named, key=lambda item: (order.index(item[0]), item[1].name))
     return []
+
+
+def _part_of(match: re.Match[str] | None) -> str:
+    """The part whose name was found, or nothing."""
+    return PART_NAMES.get(match[1], "") if match else ""
+
+
+def _refuse_unclear(folder: Path, names: Sequence[str]) -> None:
+    if names:
+        verb = "begins" if len(names) == 1 else "begin"
+        raise DataError(
+            f"{folder}{os.sep}: {some(names)} {verb} like a file named after a part",
+            expected="names such as train.csv, train-1.csv or train-00000-of-00002.csv",
+            do="rename or move what is no part of the data",
+        )
 
 
 def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool = False) -> Rows:

@@ -12,7 +12,8 @@ The rules, in this order (``kind=`` overrides them):
 * other numbers → regression, which labels of validation and test rows alone do not make (:mod:`regraft.data.scan`).
 
 Cells of CSV and TSV files are texts; columns of them whose every cell reads as a number count as numbers. Elsewhere
-the texts of a single column are names, as in scikit-learn. Two classes make a binary task.
+the texts of a single column are names, as in scikit-learn, but for numbers with decimal commas, which are refused.
+Two classes make a binary task.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from regraft.data.cells import INTEGER, REAL, CellForm, Column, Read, read_cells
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "read_target"]
+__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "either_comma", "read_target"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
@@ -43,6 +44,16 @@ _CHOOSE = "name one label column (several hold 0 and 1, or numbers), or correct 
 _TYPES: dict[CellForm, LabelType] = {"integer": "int", "real": "int", "flag": "bool"}
 
 DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # a number as many countries write it
+_THOUSANDS = re.compile(r"[1-9][0-9]{0,2},[0-9]{3}")  # or a whole one as others do
+_FRACTION = re.compile(r",0*[1-9]")
+
+
+def either_comma(cell: str, cells: Sequence[str]) -> str:
+    """What to write for one of ``cells`` with a comma where all of them may be thousands, or decimals; else nothing."""
+    if not all(_THOUSANDS.fullmatch(each) for each in cells):
+        return ""
+    whole, point = cell.replace(",", ""), cell.replace(",", ".")
+    return f"write {whole} where the comma parts thousands, or {point} where it is a decimal comma"
 
 
 def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]) -> Target:
@@ -132,12 +143,14 @@ def _infer(reads: list[Read], ids: Sequence[str]) -> Kind:
         return "multilabel"
     if read.form == "text" and not read.names and any(SEPARATOR in value for value in present):
         return "multilabel"
-    if read.form == "text" and len(set(present)) > FEW and all(DECIMAL_COMMA.fullmatch(value) for value in present):
+    commas = read.form == "text" and not read.names and all(DECIMAL_COMMA.fullmatch(value) for value in present)
+    if commas and (len(set(present)) > FEW or any(_FRACTION.search(value) for value in present)):
+        write = either_comma(present[0], present) or f"write {present[0].replace(',', '.')}"
         raise DataError(
             f"the label column {read.name!r} has numbers with decimal commas",
             expected="decimal points",
             got=f"{present[0]!r}",
-            do=f"write {present[0].replace(',', '.')}, or say --kind multiclass if these are names",
+            do=f"{write}, or say --kind multiclass if these are names",
         )
     if read.form == "text" and (example := _number_among(present)):
         raise DataError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from PIL import Image
 
-from regraft.data.pixels import DECODER_ERRORS, reason_of, to_rgb
+from regraft.data.pixels import DECODER_ERRORS, has_clear_colours, reason_of, to_rgb
 from regraft.data.source import Files, Modality, Source, array_content, file_text
 from regraft.errors import DataError
 
@@ -43,6 +43,8 @@ class Pictures(Source):
                 image.load()
             except DECODER_ERRORS as error:
                 raise DataError(f"image {row}: cannot be decoded ({reason_of(error)})", do="leave it out") from error
+            if has_clear_colours(image):  # a pickle would keep the colours and forget how clear they are
+                image = image.convert("RGBA")
             decoded.append(image if type(image) is Image.Image else image.copy())
         self.images = tuple(decoded)
         self.rows = tuple(range(len(decoded))) if rows is None else tuple(rows)

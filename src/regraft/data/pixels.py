@@ -14,6 +14,7 @@ __all__ = [
     "IMAGE_SUFFIXES",
     "decode_image",
     "decode_mask",
+    "has_clear_colours",
     "open_image",
     "reason_of",
     "to_rgb",
@@ -44,8 +45,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
     Grey, 1-bit, palette, CMYK and YCbCr images are converted by Pillow. 16-bit grey (modes ``I;16`` and ``I``)
     is divided by 257, so that 65535 becomes 255: Pillow's own conversion clips it to white. Transparent
-    pixels (RGBA, LA, palettes or grey with a transparent entry) are laid over white, since the colour
-    stored under a transparent pixel is arbitrary; opaque images are unchanged by this.
+    pixels (RGBA, LA, palettes of RGBA colours, palettes or grey with a transparent entry) are laid over white, since
+    the colour stored under a transparent pixel is arbitrary; opaque images are unchanged by this.
 
     Raises:
         ValueError: the mode has no defined range (32-bit float, LAB, integers beyond 16 bits).
@@ -57,11 +58,16 @@ def to_rgb(image: Image.Image) -> Image.Image:
         if values.size and (values.min() < 0 or values.max() > 65535):
             raise ValueError("integer pixels beyond the 16-bit range")
         return Image.fromarray(((values + 128) // 257).astype(np.uint8)).convert("RGB")
-    if image.mode in _TRANSPARENT or "transparency" in image.info:
+    if image.mode in _TRANSPARENT or "transparency" in image.info or has_clear_colours(image):
         over = image.convert("RGBA")
         ground = Image.new("RGBA", over.size, (255, 255, 255, 255))
         return Image.alpha_composite(ground, over).convert("RGB")
     return image.convert("RGB")
+
+
+def has_clear_colours(image: Image.Image) -> bool:
+    """Whether the colours of a palette have transparency of their own (Pillow's own question is there from 10.1 on)."""
+    return image.mode == "P" and image.palette is not None and image.palette.mode.endswith("A")
 
 
 def open_image(content: bytes, where: str) -> Image.Image:

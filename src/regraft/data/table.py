@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from regraft.data.cells import Column, read_cells
 from regraft.data.columns import in_order
-from regraft.data.labels import DECIMAL_COMMA
+from regraft.data.labels import DECIMAL_COMMA, either_comma
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
 from regraft.data.pixels import IMAGE_SUFFIXES
@@ -236,8 +236,9 @@ def _no_number(name: str, column: pa.ChunkedArray, otherwise: str) -> tuple[str,
     points for commas, or otherwise what is said."""
     values = column.to_pylist()
     row = next((i for i, value in enumerate(values) if isinstance(value, str) and not _reads_as_number(value)), 0)
-    cell = str(values[row])
-    comma = f"write decimal points: {cell.replace(',', '.')}" if DECIMAL_COMMA.fullmatch(cell.strip()) else otherwise
+    cell, cells = str(values[row]).strip(), [text for value in values if (text := str(value or "").strip())]
+    point = either_comma(cell, cells) or f"write decimal points: {cell.replace(',', '.')}"
+    comma = point if DECIMAL_COMMA.fullmatch(cell) else otherwise
     return f"{name!r} begins with {str(values[0])!r}" + (f" and has {cell!r} in row {row}" if row else ""), comma
 
 

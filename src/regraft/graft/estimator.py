@@ -26,13 +26,15 @@ from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.files import digest
 from regraft.graft.adapted.model import check_modality, readable
-from regraft.graft.alike import contents
+from regraft.graft.alike import are_copies, together
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.options import check_counts
 from regraft.graft.problem import Task
 from regraft.graft.recipe import Features, Recipe, Select, Solve, find_recipe
 from regraft.linear import Dense, Matrix
 from regraft.network import Network, load
+from regraft.record import counted
+from regraft.wording import some
 
 __all__ = ["GraftClassifier", "GraftRegressor"]
 
@@ -46,12 +48,11 @@ class _Graft(BaseEstimator):
     random_state: Any
     batch_size: int
 
-    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], tuple[str, ...]]]:
-        """The features; and for a fit, by row, what tells inputs apart: no inner fold may part copies of one."""
+    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], tuple[str, ...] | None]]:
+        """The features; and for a fit the groups of rows that are copies of one input, which no inner fold may part."""
         if self.model is None:
             rows = np.array(X, dtype=np.float64)
-            # 0.0 is added for -0.0, which is the same number in other bytes
-            return {"columns": Dense(torch.from_numpy(rows))}, lambda: tuple(digest((r + 0.0).tobytes()) for r in rows)
+            return {"columns": Dense(torch.from_numpy(rows))}, lambda: _copies(rows)
         check_counts(batch_size=self.batch_size)
         if self._reads_frame(X):
             X = array_of(X, "X")  # a row of numbers is one input
@@ -59,7 +60,7 @@ class _Graft(BaseEstimator):
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest, skip_bad=None), skip_bad=None)
         store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
-        return store.matrices(), lambda: contents(self.network_.preprocess, manifest)
+        return store.matrices(), lambda: together(self.network_.preprocess, manifest).groups
 
     def _reads_frame(self, X: Any) -> bool:
         """Whether each row of a frame is one input, a row of numbers: then its columns have names that must stay."""
@@ -111,9 +112,9 @@ class _Graft(BaseEstimator):
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
         recipe = self._recipe()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        matrices, told_apart = self._read(X)
-        names = told_apart()
-        groups = names if 1 < len(set(names)) < len(names) else None  # all alike, or none
+        matrices, copies = self._read(X)
+        groups = copies()
+        groups = None if groups is None or len(set(groups)) == 1 else groups  # all alike
         problem = FeatureProblem(
             Task(target, groups, metric, seed, min(self.folds, len(target)), class_weight),
             matrices,
@@ -137,7 +138,21 @@ class _Graft(BaseEstimator):
         elif self._reads_frame(X):
             validate_data(self, X, reset=False, skip_check_array=True)
         design = self.head_.view.design(self._read(X)[0], outputs)
-        return self.head_.solution.readout.predict_proba(design).double().numpy()
+        found = self.head_.solution.readout.predict_proba(design).double()
+        if lost := (~found.isfinite().all(1)).nonzero().squeeze(1).tolist():
+            raise DataError(
+                f"{counted(len(lost), 'row')} of X cannot be predicted: {some([f'row {row}' for row in lost], 8)}",
+                expected="finite numbers from the " + ("head" if self.model is None else "backbone"),
+                got="NaN or infinity",
+                do="mend these rows or leave them out",
+            )
+        return found.numpy()
+
+
+def _copies(rows: np.ndarray) -> tuple[str, ...] | None:
+    """What tells rows of numbers apart, where some are copies of others."""
+    names = tuple(digest((row + 0.0).tobytes()) for row in rows)  # -0.0 is 0.0 in other bytes
+    return names if are_copies(names, numbers=True) else None
 
 
 def _one_column(X: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from regraft.data import Manifest, checked, scan, with_columns
 from regraft.errors import DataError
 from regraft.features import Progress
-from regraft.graft.adapted.model import Adapted, check_modality, readable
+from regraft.graft.adapted.model import Adapted, answered, check_modality, readable
 from regraft.graft.alike import contents, together
 from regraft.graft.options import check_counts, check_seed
 from regraft.graft.scored import Scored, scored
@@ -72,13 +72,15 @@ def score_on(
         metric: the one to quote; by the kind of labels if ``None``, as in ``adapt``.
         label, group, input, ignore: columns, and the value of unlabelled pixels, by default that of the masks that the
             head was solved on. Columns named like the head's outputs are taken where no label is named.
-        skip_bad: leave out rows that cannot be read, have no label, or one that the head does not know.
+        skip_bad: leave out rows that cannot be read, have no label, or one that the head does not know, or of which
+            the network's output is NaN or infinite.
         seed: of the resamples behind the intervals.
         batch_size, workers, progress: as in :meth:`Adapted.predict_proba`.
 
     Raises:
         RecipeError: a batch size, workers or a seed out of range.
-        DataError: rows that cannot be read, labels that the head does not know, or a metric that is undefined on them.
+        DataError: rows that cannot be read or have no finite answer, labels that the head does not know, or a metric
+            that is undefined on them.
     """
     check_counts(batch_size=batch_size, workers=workers)
     check_seed(seed)
@@ -99,6 +101,7 @@ def score_on(
         manifest = checked(manifest)
     rows = together(adapted.network.preprocess, readable(adapted.network, manifest, skip_bad))
     prediction = adapted.predict_rows(rows, batch_size=batch_size, workers=workers, progress=progress)
+    rows, prediction = answered(rows, prediction, skip_bad)
     target = rows.target
     if target is None:  # scan() with classes gives labels
         raise DataError(f"{rows.name}: rows without labels score nothing")

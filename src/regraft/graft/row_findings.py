@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from regraft.data import Manifest, duplicates, largest_grey
-from regraft.graft.alike import contents
+from regraft.graft.alike import are_copies, contents, of_numbers
 from regraft.network.preprocess import Preprocess
 from regraft.record import Finding, counted
 from regraft.wording import some
 
-__all__ = ["copies", "few_levels", "left_out"]
+__all__ = ["copies", "equal_rows", "few_levels", "left_out"]
 
 _SIXTEEN, _FEW = 65535, 14  # bits that are few of 16: a quarter of the range, 64 levels of 256
 
@@ -19,6 +19,10 @@ _SIXTEEN, _FEW = 65535, 14  # bits that are few of 16: a quarter of the range, 6
 def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") -> Iterator[Finding]:
     """What is to be said of inputs that stand in several rows; ``more`` ends the advice about those within one part."""
     names = contents(preprocess, manifest)
+    equal = tuple(equal_rows(names, manifest))
+    yield from equal
+    if equal:  # cases with the same values are in several splits, and have several labels, by their nature
+        names = tuple(map(str, range(len(manifest))))
     seen = duplicates(replace(manifest, hashes=names))
     written = names != manifest.hashes  # in one of several ways
     same = "inputs, however written," if written else "bytes"
@@ -64,6 +68,23 @@ def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") ->
             detail="Copies: " + _few(manifest, repeated),
             advice="Remove the copies if they are mistakes: each counts as a row." + more,
         )
+
+
+def equal_rows(names: Sequence[str], manifest: Manifest) -> Iterator[Finding]:
+    """That equal rows of numbers are too common to be copies; ``names`` tell the rows apart."""
+    repeats = len(names) - len(set(names))
+    if not repeats or not of_numbers(manifest) or are_copies(names, numbers=True):
+        return
+    yield Finding(
+        "equal-rows",
+        f"{repeats:,} of {len(names):,} rows of numbers {'equals' if repeats == 1 else 'equal'} another; "
+        "folds may part them.",
+        "info",
+        repeats,
+        "rows",
+        detail="Fewer than nine in ten differ: they count as cases with the same values, not as copies of one.",
+        advice="If they are copies, remove them, or name a column that tells which belong together with --group.",
+    )
 
 
 def _few(manifest: Manifest, repeated: Sequence[Sequence[int]]) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.data import Manifest, checked, scan
 from regraft.errors import DataError
 from regraft.features import Progress, gathered, in_order
-from regraft.graft.adapted.model import Adapted, check_modality
+from regraft.graft.adapted.model import Adapted, answered, check_modality
 from regraft.graft.adapted.prediction import Prediction
 from regraft.graft.options import check_counts
 from regraft.network import ImagePreprocess, Preprocess
@@ -75,11 +75,12 @@ def predict_over_crops(
         crops: of each image.
         seed: of the places; the same image, seed and crop give the same place.
         batch_size, workers: of each pass.
-        skip_bad: leave unreadable inputs out instead of refusing all.
+        skip_bad: leave inputs out that cannot be read or have no finite answer, instead of refusing all.
         progress: called with (crops of rows done, of all).
 
     Raises:
-        DataError: the backbone reads no images, its answers are masks, fewer than one crop, or unreadable inputs.
+        DataError: the backbone reads no images, its answers are masks, fewer than one crop, or inputs that
+            cannot be read or have no finite answer.
         RecipeError: counts that are none.
     """
     check_counts(batch_size=batch_size, workers=workers)
@@ -118,9 +119,10 @@ def predict_over_crops(
     if adapted.kind == "regression":
         variances += squares  # of the mixture of the crops' own
     bars = None if adapted.posterior is None else (variances / crops).sqrt().numpy()
-    return Prediction(
+    said = Prediction(
         manifest.ids, means.numpy(), adapted.kind, adapted.classes, spread=bars, label_type=adapted.label_type
     )
+    return answered(manifest, said, skip_bad)[1]
 
 
 def _larger(plain: ImagePreprocess, wanted: tuple[int, int]) -> int | tuple[int, int]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from regraft.data import BadRow, Kind, LabelType, Manifest, checked, image_size, scan, with_columns, without
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
+from regraft.features.tangent.feed import take
 from regraft.graft.adapted.aspp import Aspp
 from regraft.graft.adapted.posterior import PosteriorPart
 from regraft.graft.adapted.prediction import Prediction
@@ -24,7 +25,10 @@ from regraft.network import Network
 from regraft.network.hidden import with_hidden
 from regraft.wording import some
 
-__all__ = ["Adapted", "check_modality", "readable", "with_last_layer", "with_own_head"]
+__all__ = ["NO_ANSWER", "Adapted", "answered", "check_modality", "readable", "with_last_layer", "with_own_head"]
+
+NO_ANSWER = "the network's output is NaN or infinite"
+"""The reason of a row that can be read and of which the network says nothing."""
 
 _OTHER_KIND = {
     "": "give it inputs of its own kind, or name another input column with --input",
@@ -73,6 +77,20 @@ def readable(network: Network, manifest: Manifest, skip_bad: bool | None) -> Man
     do = f"write what {network.name} reads, or leave the row out"
     bad = [(row, BadRow(inputs.where(row), fault, do)) for row, fault in enumerate(faults) if fault]
     return without(manifest, bad, skip_bad=skip_bad)
+
+
+def answered(manifest: Manifest, prediction: Prediction, skip_bad: bool | None) -> tuple[Manifest, Prediction]:
+    """The rows of which the prediction says something, and what: numbers that are finite.
+
+    Raises:
+        DataError: of some it does not (all are named) unless ``skip_bad``; or of none.
+    """
+    known = prediction.known
+    if known.all():
+        return manifest, prediction
+    do = "look for numbers that the network divides by or that it overflows with, or leave the row out"
+    bad = [(row, BadRow(manifest.inputs.where(row), NO_ANSWER, do)) for row in np.flatnonzero(~known).tolist()]
+    return without(manifest, bad, skip_bad=skip_bad), prediction.take(np.flatnonzero(known))
 
 
 def with_last_layer(network: Network, shape: tuple[int, ...] | None) -> Network:
@@ -160,10 +178,14 @@ class Adapted:
 
     def predicted(self, batch: Any) -> tuple[Tensor, Tensor | None]:
         """:meth:`probabilities`, and the error bars ``(B, C)`` where a posterior is kept: deviations of numbers about
-        them, of the function behind class probabilities."""
+        them, of the function behind class probabilities. NaN in rows whose logits are NaN or infinite."""
         values = {
             name: value.float().cpu() for name, value in pool_batch(self.network, self.plan.blocks, batch).items()
         }
+        if self.derivatives:  # none are taken of a batch with a row whose features are NaN
+            known = torch.stack([value.flatten(1).isfinite().all(1) for value in values.values()]).all(0)
+            if not known.all():
+                return self._predicted_of(batch, known)
         matrices: dict[str, Matrix] = {block.name: Dense(values[block.name]) for block in self.plan.blocks}
         logits = self.readout.logits(self.view.design(matrices, len(self.classes))).to(torch.float64)
         spread = None
@@ -173,7 +195,19 @@ class Adapted:
             logits = logits + moved
         elif self.tangent is not None:
             logits = logits + self.tangent.logits(self.network, batch)
-        return link(self.readout.link, logits / self.readout.temperature), spread
+        lost = ~logits.isfinite().all(1, keepdim=True)  # a sigmoid would make one of infinity
+        return link(self.readout.link, logits / self.readout.temperature).masked_fill(lost, torch.nan), spread
+
+    def _predicted_of(self, batch: Any, known: Tensor) -> tuple[Tensor, Tensor | None]:
+        """:meth:`predicted` of the ``known`` (B,) rows of a batch, NaN in the others."""
+        found = torch.full((len(known), len(self.classes)), torch.nan, dtype=torch.float64)
+        spreads = None if self.posterior is None else found.clone()
+        if known.any():
+            rows = known.nonzero().squeeze(1)
+            found[rows], spread = self.predicted(take(batch, rows))
+            if spreads is not None and spread is not None:
+                spreads[rows] = spread.to(spreads)
+        return found, spreads
 
     def predict_proba(
         self,
@@ -191,11 +225,12 @@ class Adapted:
                 image (Pillow's, or uint8 ``(H, W, 3)``); labels are ignored.
             batch_size: rows per forward pass.
             workers: decoding processes; chosen by the work at hand if ``None``.
-            skip_bad: leave unreadable inputs out instead of refusing all.
+            skip_bad: leave inputs out that cannot be read or have no finite answer, instead of refusing all.
             progress: called with (rows done, rows).
 
         Raises:
-            DataError: inputs that cannot be read, all named at once, or of a kind that the backbone does not read.
+            DataError: inputs that cannot be read or of which the network's output is NaN or infinite, all named at
+                once, or of a kind that the backbone does not read.
             RecipeError: ``batch_size`` or ``workers`` out of range.
         """
         check_counts(batch_size=batch_size, workers=workers)
@@ -204,12 +239,14 @@ class Adapted:
         manifest = with_columns(manifest, self.columns)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
         manifest = readable(self.network, manifest, skip_bad)
-        return self.predict_rows(manifest, batch_size=batch_size, workers=workers, progress=progress)
+        said = self.predict_rows(manifest, batch_size=batch_size, workers=workers, progress=progress)
+        return answered(manifest, said, skip_bad)[1]
 
     def predict_rows(
         self, manifest: Manifest, *, batch_size: int = 32, workers: int | None = None, progress: Progress | None = None
     ) -> Prediction:
-        """:meth:`predict_proba` of rows that are known to be readable."""
+        """:meth:`predict_proba` of rows that are known to be readable, NaN where the network's output is no number:
+        :func:`answered` takes these out."""
         preprocess, done = self.network.preprocess, 0
         cut = by_length(preprocess, manifest.inputs, range(len(manifest)), batch_size)
         if self.kind == "segmentation":

@@ -7,7 +7,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,25 @@ class Prediction:
         return f"Prediction({self.kind}, {len(self.ids):,} rows, C = {len(self.classes):,}{bars})"
 
     @property
+    def known(self) -> np.ndarray:
+        """Bool ``(N,)``: all that is said of the row is finite."""
+        known: np.ndarray = np.isfinite(self.probabilities).all(1)
+        if self.spread is not None:
+            known &= np.isfinite(self.spread).all(1)
+        return known if self.sure is None else known & np.isfinite(self.sure)
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Prediction:
+        """The given rows, in the given order."""
+        return replace(
+            self,
+            ids=tuple(self.ids[row] for row in rows),
+            probabilities=self.probabilities[rows],
+            masks=tuple(self.masks[row] for row in rows) if self.masks else (),
+            sure=None if self.sure is None else self.sure[rows],
+            spread=None if self.spread is None else self.spread[rows],
+        )
+
+    @property
     def labels(self) -> list[Any]:
         """Classes; lists of them (multilabel, probability above ½); numbers (regression); masks.
 
@@ -142,7 +161,7 @@ class Prediction:
     @property
     def confidence(self) -> np.ndarray:
         """Per row the probability of the most likely class, of several labels that of what is said of the least sure
-        one; NaN-free; all ones for regression."""
+        one; all ones for regression."""
         if self.kind == "regression":
             return np.ones(len(self.probabilities))
         if self.sure is not None:

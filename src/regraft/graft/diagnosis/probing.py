@@ -17,7 +17,7 @@ from regraft.graft.alike import contents
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.recipe import Recipe
-from regraft.graft.row_findings import few_levels
+from regraft.graft.row_findings import equal_rows, few_levels
 from regraft.graft.stages.features import Features, Solve
 from regraft.network import Network, Preprocess
 from regraft.record import Finding, Ledger
@@ -93,6 +93,8 @@ def _repeats(rows: Manifest, reader: Preprocess) -> tuple[Finding, ...]:
     names = contents(reader, rows)
     if not (count := len(rows) - len(set(names))):
         return ()
+    if equal := tuple(equal_rows(names, rows)):
+        return equal
     verb = "repeats" if count == 1 else "repeat"
     same = "same bytes stand" if names == rows.hashes else "same inputs, however written, stand"
     return (
