@@ -111,8 +111,16 @@ def test_rows_of_few_numbers_are_cases_and_no_copies(tmp_path):
 
 
 def test_rows_of_numbers_that_seldom_recur_are_copies():
-    x = np.random.default_rng(0).normal(size=(90, 3)).astype(np.float32)
-    preprocess = columns_network().preprocess
+    x = np.array([[i >> bit & 1 for bit in range(8)] for i in range(90)], np.float32)
     for count, copies in ((10, True), (11, False)):  # 90 of 100 rows differ, of 101 fewer than nine in ten
         rows = scan((np.concatenate([x, x[:count]]), np.arange(90 + count) % 2))
-        assert (together(preprocess, rows).groups is not None) == copies
+        assert (together(None, rows).groups is not None) == copies
+
+
+def test_rows_of_a_measured_quantity_that_were_drawn_often_are_copies():
+    rng = np.random.default_rng(0)
+    for different, values, copies in ((40, 40, True), (40, 20, True), (40, 19, False), (20, 20, False)):
+        i = np.arange(different)
+        x = np.stack([np.minimum(i, values - 1), i % 7, i // 7], 1).astype(np.float32)
+        rows = scan((rng.permutation(np.tile(x, (3, 1))), np.arange(3 * different) % 2))
+        assert (together(None, rows).groups is not None) == copies

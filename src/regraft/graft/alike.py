@@ -1,14 +1,16 @@
 """Rows that are one input, copied or (as a molecule by its SMILES) written in another way: no fold may part them.
 
-Equal rows of plain numbers are copies where they are rare. Where columns of few values make them common, they are
-different cases with the same covariates, as scikit-learn takes all of them: a fold that kept them together would hold
-out whole settings of the columns, and nothing could be learnt of these.
+Equal rows of plain numbers are copies where they are rare, or where one column alone tells the others apart, as a
+measured quantity does. Where columns of few values make them common, they are different cases with the same covariates,
+as scikit-learn takes all of them: a fold that kept them together would hold out whole settings of the columns, and
+nothing could be learnt of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_array
@@ -17,9 +19,10 @@ from scipy.sparse.csgraph import connected_components
 from regraft.data import Manifest
 from regraft.network.preprocess import Preprocess
 
-__all__ = ["are_copies", "contents", "joined", "of_numbers", "together"]
+__all__ = ["are_copies", "contents", "joined", "numbers", "together"]
 
 _DIFFER = 0.9  # of rows of numbers so many differ where those that do not are copies
+_APART, _FEW = 0.5, 20  # or one column has so many values for each different row, of which there are more than few
 
 
 def together(preprocess: Preprocess | None, manifest: Manifest) -> Manifest:
@@ -29,7 +32,7 @@ def together(preprocess: Preprocess | None, manifest: Manifest) -> Manifest:
     no copies (:func:`are_copies`).
     """
     names = contents(preprocess, manifest)
-    if not are_copies(names, numbers=of_numbers(manifest)):
+    if not are_copies(names, numbers(manifest)):
         return manifest
     if manifest.groups is None:
         return replace(manifest, groups=names)
@@ -37,17 +40,29 @@ def together(preprocess: Preprocess | None, manifest: Manifest) -> Manifest:
     return manifest if groups == manifest.groups else replace(manifest, groups=groups)
 
 
-def are_copies(names: Sequence[str], *, numbers: bool) -> bool:
-    """Whether rows repeat others and are copies of them: ``names`` tell inputs apart, and of rows of plain ``numbers``
-    at least nine in ten differ."""
-    different = len(set(names))
-    return different < len(names) and (not numbers or different >= _DIFFER * len(names))
+def are_copies(names: Sequence[str], row: Callable[[int], Any] | None) -> bool:
+    """Whether rows repeat others and are copies of them.
+
+    Args:
+        names: what tells inputs apart, by row.
+        row: the plain numbers of a row; ``None`` where rows are something else, of which equal ones are copies. Those
+            of numbers are where at least nine in ten differ, or where more than 20 do and some column has at least
+            half as many values as rows differ.
+    """
+    first = {name: index for index, name in enumerate(names)}
+    if row is None or len(first) == len(names) or len(first) >= _DIFFER * len(names):
+        return len(first) < len(names)
+    columns = np.array([row(index) for index in first.values()]).T
+    most = max((len(np.unique(column)) for column in columns), default=0)
+    return len(first) > _FEW and most >= _APART * len(first)
 
 
-def of_numbers(manifest: Manifest) -> bool:
-    """Whether each row is one of plain numbers, as of a table, and no signal, image or text."""
+def numbers(manifest: Manifest) -> Callable[[int], Any] | None:
+    """What gives the numbers of a row, where each is one of plain numbers as of a table; ``None`` of signals, images,
+    texts."""
     inputs = manifest.inputs
-    return inputs.modality == "array" and len(inputs) > 0 and np.asarray(inputs.read(0)).ndim == 1
+    plain = inputs.modality == "array" and len(inputs) > 0 and np.asarray(inputs.read(0)).ndim == 1
+    return inputs.read if plain else None
 
 
 def joined(groups: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from regraft.data import Manifest, duplicates, largest_grey
-from regraft.graft.alike import are_copies, contents, of_numbers
+from regraft.graft.alike import are_copies, contents, numbers
 from regraft.network.preprocess import Preprocess
 from regraft.record import Finding, counted
 from regraft.wording import some
@@ -73,7 +73,8 @@ def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") ->
 def equal_rows(names: Sequence[str], manifest: Manifest) -> Iterator[Finding]:
     """That equal rows of numbers are too common to be copies; ``names`` tell the rows apart."""
     repeats = len(names) - len(set(names))
-    if not repeats or not of_numbers(manifest) or are_copies(names, numbers=True):
+    row = numbers(manifest)
+    if not repeats or row is None or are_copies(names, row):
         return
     yield Finding(
         "equal-rows",
@@ -82,7 +83,8 @@ def equal_rows(names: Sequence[str], manifest: Manifest) -> Iterator[Finding]:
         "info",
         repeats,
         "rows",
-        detail="Fewer than nine in ten differ: they count as cases with the same values, not as copies of one.",
+        detail="Fewer than nine in ten differ, and by no one column alone: they count as cases with the same values, "
+        "not as copies of one.",
         advice="If they are copies, remove them, or name a column that tells which belong together with --group.",
     )
 
