@@ -15,7 +15,7 @@ from regraft.network.reading import attention_mask, pool_tokens
 from regraft.network.trace import Trace
 from regraft.wording import first_line
 
-__all__ = ["check_numbers", "check_padding", "check_rows", "does_not_run"]
+__all__ = ["check_numbers", "check_padding", "check_rows", "does_not_run", "first_rows"]
 
 
 def check_numbers(name: str, output: Tensor, module: nn.Module) -> None:
@@ -38,21 +38,20 @@ def check_numbers(name: str, output: Tensor, module: nn.Module) -> None:
         )
 
 
-def check_rows(name: str, run: Callable[[Any], Tensor], found: Trace, batch: Any, fresh: Any) -> None:
+def check_rows(name: str, again: Tensor, found: Trace, batch: Any, fresh: Any) -> None:
     """A row's output must depend on that row alone: no dropout, no batch statistics.
 
     Args:
         name: the network's.
-        run: a batch's output, as it will be read.
+        again: the output of all rows of ``batch`` but the last, run by themselves.
         found: what was seen when ``batch`` was run.
         batch: of two rows at least.
         fresh: the same batch, made anew.
 
     Raises:
-        ModelError: two of its rows have another output, or ``batch`` is no longer ``fresh``.
+        ModelError: these rows have another output, or ``batch`` is no longer ``fresh``.
     """
-    again = run(_rows(batch, 2))
-    first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
+    first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[: len(found.output) - 1]
     if agree(again, first):
         return
     if not all(map(torch.equal, _tensors(batch), _tensors(fresh))):
@@ -111,7 +110,8 @@ def does_not_run(name: str, error: BaseException, preprocess: Preprocess) -> Mod
     )
 
 
-def _rows(batch: Any, count: int) -> Any:
+def first_rows(batch: Any, count: int) -> Any:
+    """The first ``count`` rows of a batch, which share its memory."""
     if isinstance(batch, Mapping):
         return {name: value[:count] for name, value in batch.items()}
     return batch[:count]

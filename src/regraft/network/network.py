@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
-from regraft.network.contract import check_numbers, check_padding, check_rows, does_not_run
+from regraft.network.contract import check_numbers, check_padding, check_rows, does_not_run, first_rows
 from regraft.network.fingerprint import architecture, fingerprint, reading
 from regraft.network.flops import Operations
 from regraft.network.layout import agree, gains, turned
@@ -199,17 +199,18 @@ class Network:
     def _trace(self) -> Trace:
         prefix = self.traits.prefix_tokens
         prefix = prefix_tokens(self.module) if prefix is None else prefix
-        batch = self.example(_ROWS)
+        batch, outputs = self.example(_ROWS), list[Any]()
+        fewer = first_rows(batch, _ROWS - 1)
         try:
             pool = self.traits.pool or ("mean" if self.preprocess.ragged else None)
             tokens = None if (mask := attention_mask(batch)) is None else mask.shape[1]
             found = trace(
                 self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens,
-                len(self.about.classes),
+                len(self.about.classes), lambda: outputs.append(self._raw(fewer)),
             )  # fmt: skip
             check_numbers(self.name, found.output, self.module)
             with torch.no_grad():
-                check_rows(self.name, self._reader(found), found, batch, self.example(_ROWS))
+                check_rows(self.name, found.reading(outputs.pop(), fewer), found, batch, self.example(_ROWS))
                 check_padding(self.name, self._reader(found), self.preprocess, batch)
         except RegraftError:
             raise
