@@ -19,6 +19,7 @@ from tests.network.processes import in_own_process
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from regraft.errors import ModelError
 from regraft.features.sweep import base_key
 from regraft.network import ArrayPreprocess, ImagePreprocess, from_module, load
 from regraft.network.fingerprint import architecture, reading
@@ -635,6 +636,58 @@ def test_packed_weights_of_quantised_layers_count() -> None:
         return from_module(nn.Sequential(nn.Linear(4, 4), layer), ArrayPreprocess((4,))).fingerprint
 
     assert made(False) == made(False) != made(True)
+
+
+class Counting(nn.Module):
+    """A counter of calls, replaced or written into, and a table that is made when it is needed."""
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self.layer, self.in_place = nn.Linear(4, 4), in_place
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("table", torch.empty(0), persistent=False)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_place:
+            self.calls += 1
+        else:
+            self.calls = self.calls + 1
+        if not len(self.table):
+            self.table = torch.arange(4.0)
+        return self.layer(x * self.scale + self.table)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_passes_leave_in_buffers_does_not_count(in_place: bool) -> None:
+    def made(scale: float = 1.0) -> Any:
+        torch.manual_seed(0)
+        module = Counting(in_place)
+        module.scale.fill_(scale)
+        return from_module(module, ArrayPreprocess((4,)))
+
+    first, used = made(), made()
+    with torch.no_grad():
+        used.forward(used.example(5))
+    assert first.passing == {"calls", "table"}
+    alike = [made(), used, used.with_params({}), used.with_params({"scale": torch.ones(4)}), used.to("cpu")]
+    assert {network.fingerprint for network in alike} == {first.fingerprint}
+    assert made(2.0).fingerprint != first.fingerprint
+    weight = torch.ones(2, 4)
+    assert made().with_head(weight).fingerprint == used.with_head(weight).fingerprint
+
+
+def test_a_pass_that_changes_weights_is_told_so() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(50, 8, max_norm=1.0), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.table(x.abs().long()).mean(1))
+
+    with pytest.raises(ModelError, match=r"writes into its parameters; .*another table\.weight.* max_norm"):
+        _ = from_module(Table(), ArrayPreprocess((5,))).sites
 
 
 # as written under torch 2.4, 2.11, 2.13 and 2.15, some of which print more of normalisations

@@ -57,6 +57,7 @@ class Trace:
     output: Tensor  # the raw value that the reading took from the example's output
     everything: tuple[Tap, ...] = ()  # the taps, and those at the input and at any module's output, in one order
     unread: tuple[tuple[int, ...], ...] = ()  # shapes of a row of outputs behind the first, where none is named
+    passing: frozenset[str] = frozenset()  # names of the buffers that the passes changed
     ended: tuple[str, ...] = ()  # paths of the modules in the order in which their calls ended, whatever they gave
 
 
@@ -117,7 +118,7 @@ def trace(
     inner = sorted([*timed, *_timed(tracer.modules, tracer.events, rows, prefix, tokens)], key=lambda item: item[0])
     everything = (*_input_tap(tracer.given, rows), *(tap for _, tap in inner), *ends)
     unread = tuple(tuple(other.shape[1:]) for other in unchosen(output, key))
-    return Trace((*taps, *ends), reading, head, tracer.functions, value, everything, unread, tuple(tracer.ended))
+    return Trace((*taps, *ends), reading, head, tracer.functions, value, everything, unread, ended=tuple(tracer.ended))
 
 
 def _input_tap(given: Tensor | None, rows: int) -> list[Tap]:
