@@ -727,3 +727,48 @@ def test_a_layer_counts_where_it_runs_last():
     module = Winding()
     module.last = nn.Identity()
     assert from_module(module, ArrayPreprocess((4,))).topmost == ("twice.*", "norm.*")
+
+
+class Crossed(nn.Module):
+    """A U-Net in the order that many are registered in: down, up, and what lies between them last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up, self.mid = (nn.ModuleList(Block() for _ in range(n)) for n in (2, 2, 1))
+        self.idle, self.head = nn.ModuleList([Block()]), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips = []
+        for block in self.down:
+            skips.append(x := block(x))
+        x = self.mid[0](x)
+        for block in self.up:
+            x = block(x + skips.pop())
+        return self.head(x)
+
+
+def test_the_topmost_block_is_the_one_that_runs_last():
+    network = from_module(Crossed(), ArrayPreprocess((6,)))
+    assert network.blocks[-1] == "idle.0"
+    assert network.topmost == ("up.1.*",)
+    assert [network.top_blocks(count) for count in (0, 1, 3)] == [(), ("up.1",), ("mid.0", "up.0", "up.1")]
+    assert network.top_blocks(6) == ("idle.0", "down.0", "down.1", "mid.0", "up.0", "up.1")
+
+
+@pytest.mark.parametrize("width", [3, 16])  # weights that are, and are not, as long as the example has rows
+def test_layers_whose_weights_are_made_of_others_may_be_the_top(width: int):
+    made = nn.utils.parametrizations.weight_norm
+    module = nn.Sequential(
+        made(nn.Linear(6, 16)),
+        nn.ReLU(),
+        made(nn.Linear(16, width)),
+        nn.BatchNorm1d(width),
+        nn.ReLU(),
+        nn.Linear(width, 4),
+    )
+    network = from_module(module, ArrayPreprocess((6,)))
+    assert network.topmost == ("2.*", "3.*")
+    assert network.top_layers(2) == ("0", "2", "3")
+    assert set(network.select("2.*")) == {
+        "2.bias", "2.parametrizations.weight.original0", "2.parametrizations.weight.original1"
+    }  # fmt: skip

@@ -100,8 +100,8 @@ class Held:
                     f"{name} writes into its parameters",
                     expected="a forward pass in eval mode that leaves its weights as they are",
                     got=f"another {key} after a pass",
-                    do="let it compute with a copy; of an embedding with max_norm scale the rows of the table once, and "
-                    "set its max_norm to None",
+                    do="let it compute with a copy; of an embedding with max_norm scale the rows of the table once, "
+                    "and set its max_norm to None",
                 )
 
 

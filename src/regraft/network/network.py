@@ -182,16 +182,21 @@ class Network:
         """Patterns of the parameters of the topmost block that the output depends on; of a network without blocks those
         of its topmost layer and of the normalisation behind it, the head apart. Empty where no module holds weights."""
         used = self._used
-        for block in reversed(self.blocks):
+        for block in reversed(self.top_blocks(len(self.blocks))):
             if any(name.startswith(f"{block}.") for name in used):
                 return (f"{block}.*",)
         return tuple(f"{path}.*" for path in self.top_layers())
 
+    def top_blocks(self, count: int = 1) -> tuple[str, ...]:
+        """Paths of the ``count`` blocks that end last in a pass, in that order; such as are not run count as the first."""
+        last = {path: place for place, path in enumerate(self._trace.ended)} if self.blocks else {}
+        ordered = sorted(self.blocks, key=lambda path: last.get(path, -1))
+        return tuple(ordered[len(ordered) - count :])
+
     def top_layers(self, count: int = 1) -> tuple[str, ...]:
         """Paths of the ``count`` topmost layers with weights that the output depends on, and of the normalisations
         behind them, the head apart."""
-        order = [site.name.split(":")[1] for site in self.all_sites if site.name.startswith("module:")]
-        return top_layers(self.module, order, self.head, self._used, count)
+        return top_layers(self.module, self._trace.ended, self.head, self._used, count)
 
     @cached_property
     def _used(self) -> tuple[str, ...]:

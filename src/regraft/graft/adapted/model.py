@@ -135,8 +135,8 @@ class Adapted:
 
     @property
     def changed(self) -> dict[str, Tensor]:
-        """The parameters and buffers that differ from the source's, whole, by its names: each tied one once. Buffers that
-        any pass changes are none of them."""
+        """The parameters and buffers that differ from the source's, whole, by its names: each tied one once. Buffers
+        that any pass changes are none of them."""
         if self.source is None:
             return {}
         basis = with_last_layer(self.source, self.own_head)
