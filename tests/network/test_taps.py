@@ -740,7 +740,8 @@ class Crossed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         skips = []
         for block in self.down:
-            skips.append(x := block(x))
+            x = block(x)
+            skips += [x]
         x = self.mid[0](x)
         for block in self.up:
             x = block(x + skips.pop())

@@ -188,7 +188,7 @@ class Network:
         return tuple(f"{path}.*" for path in self.top_layers())
 
     def top_blocks(self, count: int = 1) -> tuple[str, ...]:
-        """Paths of the ``count`` blocks that end last in a pass, in that order; such as are not run count as the first."""
+        """Paths of the ``count`` blocks that end last in a pass, in that order; those that do not run come first."""
         last = {path: place for place, path in enumerate(self._trace.ended)} if self.blocks else {}
         ordered = sorted(self.blocks, key=lambda path: last.get(path, -1))
         return tuple(ordered[len(ordered) - count :])
