@@ -286,10 +286,7 @@ def _covers(body: ast.expr, code: types.CodeType) -> bool:
     """Whether an expression is what ``code`` was compiled from, or holds that: all steps of it lie inside."""
     begin, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
     steps = [at for at in code.co_positions() if at[2] is not None and at[2:] != (0, 0)]
-    return bool(steps) and all(
-        begin <= (first, left) and (last, right) <= end  # type: ignore[operator]
-        for first, last, left, right in steps
-    )
+    return bool(steps) and all(begin <= (first, left) and (last, right) <= end for first, last, left, right in steps)
 
 
 def _globals_of(code: Any) -> dict[str, Any]:
