@@ -151,7 +151,8 @@ class _Writer:
             if (public or own) and _is_plain(value):
                 found[name] = repr(value)
                 continue
-            if public and not own and _is_table(value):
+            # Those of transformers' modules follow from the configuration, or say where tensors are tied.
+            if public and not own and _is_table(value) and not type(module).__module__.startswith("transformers."):
                 found[name] = self.bound(value)
                 continue
             try:
