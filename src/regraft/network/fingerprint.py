@@ -57,14 +57,15 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     """The module tree as text: per module its path, class and settings.
 
     The settings are what the module prints of itself, and either ``config`` (a published architecture
-    configuration) or, without one, every plain attribute of every module (numbers of heads, strides,
-    switches) and every attribute that can be called, so that two networks with the same weights and another
-    forward pass differ; further the hooks that change what a module takes or gives and, without ``config``, where a
-    module or a tensor stands once more. Classes and functions that belong to no library count with their source text
-    and with what they use of their file, and modules of such classes with tensors, arrays, settings objects and any
-    mappings and sets as well. Private ones of these count where they hold plain values or few numbers: larger ones are
-    mostly what a forward pass keeps for the next. What no parameter or buffer holds counts too: the code of a traced
-    module, and values of its state that are of another form (packed weights of quantised layers).
+    configuration) or, without one, every plain attribute of every module (numbers of heads, strides, switches) and
+    every attribute that can be called, so that two networks with the same weights and another forward pass differ;
+    further the hooks that change what a module takes or gives and, without ``config``, where a module or a tensor
+    stands once more. Classes and functions that belong to no library count with their source text and with what
+    they use of their file, and modules of such classes with tensors, arrays, settings objects, mappings and sets as
+    well (those of torch and torchvision with mappings and sets of plain values). Private ones of these count where
+    they hold plain values or few numbers: larger ones are mostly what a forward pass keeps for the next. What no
+    parameter or buffer holds counts too: the code of a traced module, and values of its state that are of another
+    form (packed weights of quantised layers).
     """
     write, lines = _Writer(), []
     for path, part in module.named_modules():
@@ -151,8 +152,8 @@ class _Writer:
             if (public or own) and _is_plain(value):
                 found[name] = repr(value)
                 continue
-            # Those of transformers' modules follow from the configuration, or say where tensors are tied.
-            if public and not own and _is_table(value) and not type(module).__module__.startswith("transformers."):
+            # Those of transformers and timm say where weights come from or are tied, or follow from a configuration.
+            if public and type(module).__module__.startswith(("torch.", "torchvision.")) and _is_table(value):
                 found[name] = self.bound(value)
                 continue
             try:
