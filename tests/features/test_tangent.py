@@ -581,6 +581,28 @@ def test_what_cannot_be_differentiated_is_named() -> None:
     assert Tangent(network, "2.*", network.example(3)).adjoint(torch.ones(3, 2))["2.bias"].tolist() == [3, 3]
 
 
+class Counts(nn.Module):
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_place:
+            self.calls += 1
+        else:
+            self.calls = self.calls + 1
+        return x.sin()
+
+
+def test_a_buffer_that_is_written_into_is_told_so() -> None:
+    network = made(nn.Sequential(nn.Linear(3, 4), Counts(True), nn.Linear(4, 2)), (3,))
+    with pytest.raises(ModelError, match=r"writes into a tensor that it holds.* put a new tensor in its place"):
+        Tangent(network, "0.*", network.example(3), fast=False)
+    network = made(nn.Sequential(nn.Linear(3, 4), Counts(False), nn.Linear(4, 2)), (3,))
+    assert Tangent(network, "0.*", network.example(3), fast=False).adjoint(torch.ones(3, 2))["0.bias"].shape == (4,)
+
+
 def test_a_pattern_that_matches_nothing() -> None:
     network = residual()
     with pytest.raises(ModelError, match=r"no parameter of .* matches 'layer9"):

@@ -16,9 +16,10 @@ import pytest
 import torch
 from tests.features.toy import toy_manifest
 from tests.network.processes import in_own_process
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from regraft.errors import ModelError
 from regraft.features.sweep import base_key
 from regraft.network import ArrayPreprocess, ImagePreprocess, from_module, load
 from regraft.network.fingerprint import architecture, reading
@@ -504,6 +505,189 @@ def test_code_and_attributes_of_an_own_preprocessing_count() -> None:
     ]
     assert [made(kind) for kind in kinds] == [made(kind) for kind in kinds]
     assert len({made(kind) for kind in kinds}) == len(kinds)
+
+
+def bent(x: Tensor) -> Tensor:
+    return x.sin()
+
+
+def straight(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+fx.wrap("bent")
+fx.wrap("straight")
+
+
+def test_the_code_of_a_traced_module_counts() -> None:
+    """Two modules of one tree with the same weights: their passes differ in a function alone."""
+
+    def made(act: Callable[[Tensor], Tensor]) -> str:
+        class Net(nn.Sequential):
+            def forward(self, x: Tensor) -> Tensor:
+                return self[1](torch.relu(act(self[0](x))))
+
+        torch.manual_seed(0)
+        return from_module(fx.symbolic_trace(Net(nn.Linear(4, 4), nn.Linear(4, 4))), ArrayPreprocess((4,))).fingerprint
+
+    acts = (torch.sin, torch.cos, bent, straight)
+    assert [made(act) for act in acts] == [made(act) for act in acts]
+    assert len({made(act) for act in acts}) == len(acts)
+
+
+def test_own_functions_in_a_traced_module_count_with_their_source(tmp_path: Path) -> None:
+    code = """
+from torch import fx, nn
+from regraft.network import ArrayPreprocess
+def act(x):
+    return x * {factor}
+fx.wrap("act")
+class Net(nn.Linear):
+    def forward(self, x):
+        return act(super().forward(x))
+def build():
+    return fx.symbolic_trace(Net(4, 4)), ArrayPreprocess((4,))
+"""
+
+    def made(folder: str, factor: int) -> str:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mynet.py").write_text(code.format(factor=factor))
+        script = "import torch; torch.manual_seed(0); from regraft.network import load\n"
+        return in_own_process(script + "print(load('mynet:build').fingerprint)", tmp_path / folder)
+
+    assert made("a", 2) == made("b", 2) != made("c", 3)
+
+
+class Getter(nn.ModuleDict):
+    """In the form of torchvision's of the same purpose: a mapping says what its outputs are called."""
+
+    __module__ = "torchvision.models._utils"
+
+    def __init__(self, layers: dict[str, nn.Module], table: Any) -> None:
+        super().__init__(layers)
+        self.return_layers = table
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        found = {}
+        for name, layer in self.items():
+            x = layer(x)
+            if name in self.return_layers:
+                found[self.return_layers[name]] = x
+        return found
+
+
+def test_mappings_and_sets_of_library_modules_count() -> None:
+    def made(table: Any) -> str:
+        torch.manual_seed(0)
+        return from_module(
+            Getter({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}, table), ArrayPreprocess((4,))
+        ).fingerprint
+
+    tables: list[Any] = [{}, {"a": "out"}, {"b": "out"}, {"a": "out", "b": "aux"}, {"a": "aux", "b": "out"}]
+    tables += [{"a"}, {"b"}, {"a": 1.0}, {"a": (1, 2)}]
+    assert [made(table) for table in tables] == [made(table) for table in tables]
+    assert len({made(table) for table in tables}) == len(tables)
+
+
+def test_lambdas_of_one_line_are_told_apart() -> None:
+    def twice() -> list[Any]:
+        flat = [lambda x: x.relu(), lambda x: x.tanh(), lambda x: (lambda y: y + 1)(x), lambda: 1, lambda: None]
+        inner = (lambda: lambda x: x + 1, lambda: lambda x: x + 2)
+        return [*flat, *inner, *(make() for make in inner)]
+
+    prints = [fingerprint(value) for value in twice()]
+    assert len(set(prints)) == len(prints)
+    assert prints == [fingerprint(value) for value in twice()]
+
+
+class Stateful(nn.Linear):
+    """What it multiplies by is no tensor of its own, but part of its state."""
+
+    def __init__(self, factor: Any) -> None:
+        super().__init__(4, 4)
+        self._held = [factor]
+
+    def get_extra_state(self) -> Any:
+        return {"factor": self._held[0]}
+
+
+Stateful.__module__ = "torch.some"
+
+
+def test_what_a_state_holds_besides_tensors_counts() -> None:
+    def made(factor: Any) -> str:
+        torch.manual_seed(0)
+        return from_module(Stateful(factor), ArrayPreprocess((4,))).fingerprint
+
+    factors = (1.0, 2.0, torch.ones(2), torch.zeros(2), (torch.ones(2), 1))
+    assert [made(factor) for factor in factors] == [made(factor) for factor in factors]
+    assert len({made(factor) for factor in factors}) == len(factors)
+
+
+def test_packed_weights_of_quantised_layers_count() -> None:
+    from torch.ao.nn.quantized.dynamic import Linear
+
+    def made(turned: bool) -> str:
+        torch.manual_seed(0)
+        weight = torch.randn(4, 4)
+        layer = Linear(4, 4)
+        packed = torch.quantize_per_tensor(weight.flip(0) if turned else weight, 0.05, 0, torch.qint8)
+        layer.set_weight_bias(packed, torch.zeros(4))
+        return from_module(nn.Sequential(nn.Linear(4, 4), layer), ArrayPreprocess((4,))).fingerprint
+
+    assert made(False) == made(False) != made(True)
+
+
+class Counting(nn.Module):
+    """A counter of calls, replaced or written into, and a table that is made when it is needed."""
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self.layer, self.in_place = nn.Linear(4, 4), in_place
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("table", torch.empty(0), persistent=False)
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_place:
+            self.calls += 1
+        else:
+            self.calls = self.calls + 1
+        if not len(self.table):
+            self.table = torch.arange(4.0)
+        return self.layer(x * self.scale + self.table)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_what_passes_leave_in_buffers_does_not_count(in_place: bool) -> None:
+    def made(scale: float = 1.0) -> Any:
+        torch.manual_seed(0)
+        module = Counting(in_place)
+        module.scale.fill_(scale)
+        return from_module(module, ArrayPreprocess((4,)))
+
+    first, used = made(), made()
+    with torch.no_grad():
+        used.forward(used.example(5))
+    assert first.passing == {"calls", "table"}
+    alike = [made(), used, used.with_params({}), used.with_params({"scale": torch.ones(4)}), used.to("cpu")]
+    assert {network.fingerprint for network in alike} == {first.fingerprint}
+    assert made(2.0).fingerprint != first.fingerprint
+    weight = torch.ones(2, 4)
+    assert made().with_head(weight).fingerprint == used.with_head(weight).fingerprint
+
+
+def test_a_pass_that_changes_weights_is_told_so() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(50, 8, max_norm=1.0), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.table(x.abs().long()).mean(1))
+
+    with pytest.raises(ModelError, match=r"writes into its parameters; .*another table\.weight.* max_norm"):
+        _ = from_module(Table(), ArrayPreprocess((5,))).sites
 
 
 # as written under torch 2.4, 2.11, 2.13 and 2.15, some of which print more of normalisations

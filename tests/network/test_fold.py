@@ -188,3 +188,16 @@ def test_a_module_that_takes_one_dtype_alone_keeps_its_norm() -> None:
     done = fold(net)
     assert done.network is net
     assert [norm for norm, _ in done.kept] == ["1"]
+
+
+class Standardised(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight / self.weight.std((1, 2, 3), keepdim=True)
+        return self._conv_forward(x, weight, self.bias)
+
+
+def test_a_layer_that_changes_its_weights_first_is_the_reason() -> None:
+    net = network(nn.Sequential(Standardised(2, 3, 1), nn.BatchNorm2d(3), nn.Flatten()), (2, 3, 3))
+    done = fold(net)
+    assert not done.folded
+    assert dict(done.kept)["1"] == "0 before it is a Standardised, which does more than its weights say"

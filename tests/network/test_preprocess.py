@@ -129,6 +129,15 @@ def test_grey_palette_and_transparent_images_are_converted() -> None:
     assert single.example(2).shape == (2, 1, 8, 8)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("mode", "dtype"), [("I;16", np.uint16), ("I", np.int32), ("F", np.float32)])
+def test_pixels_of_more_than_eight_bits_are_refused(channels: int, mode: str, dtype: Any) -> None:
+    image = Image.fromarray(np.linspace(0, 60000, 64).reshape(8, 8).astype(dtype))
+    assert image.mode == mode
+    with pytest.raises(DataError, match=f"mode {mode} have no 8-bit form"):
+        ImagePreprocess(None, None, mean=(), std=(), channels=channels)(image)
+
+
 def test_crops_round_as_their_libraries_do() -> None:
     """transformers starts at (h − c) // 2, torchvision at round((h − c) / 2) with halves to even."""
     ramp = Image.fromarray(np.repeat(np.arange(13, dtype=np.uint8)[:, None], 13, 1))

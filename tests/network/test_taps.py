@@ -450,6 +450,58 @@ def test_values_that_are_not_of_single_rows_give_no_site() -> None:
     assert torch.equal(values["relu()"], functional.relu(network.example(2) @ torch.sigmoid(network.module.table)))
 
 
+class Gated(nn.Module):
+    """Learnt gates of three branches are as many as the example has rows; so are the prototypes of three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(6, 8) for _ in range(3))
+        self.gates, self.prototypes = nn.Parameter(torch.ones(3)), nn.Parameter(torch.randn(3, 8))
+        self.first, self.project, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates = torch.relu(self.gates)
+        x = torch.relu(sum(gate * branch(x) for gate, branch in zip(gates, self.branches)))
+        return self.act(self.first(x)) @ self.act(self.project(self.prototypes)).T
+
+
+def test_values_as_long_as_the_example_has_rows_are_none_of_its_rows() -> None:
+    network = from_module(Gated(), ArrayPreprocess((6,)))
+    assert [site.name for site in network.sites] == ["relu()", "act", "embedding"]
+    assert "module:project" not in [site.name for site in network.all_sites]
+    values, _ = capture(network, ["relu()", "act"], network.example(5))
+    assert all(value.shape == (5, 8) for value in values.values())
+
+
+def test_position_tables_of_three_heads_give_no_site() -> None:
+    """Swin's second version makes the biases of its positions in a small network, one number a head and pair."""
+    hub = pytest.importorskip("transformers")
+    config = hub.Swinv2Config(image_size=32, embed_dim=12, depths=[1, 1], num_heads=[3, 6], window_size=4, num_labels=5)
+    torch.manual_seed(0)
+    network = from_module(hub.Swinv2ForImageClassification(config), ImagePreprocess((32, 32), None))
+    names = network.match(["activation"])
+    assert len(names) == 2
+    values, _ = capture(network, names, network.example(5))
+    assert all(len(value) == 5 for value in values.values())
+
+
+def test_the_axis_of_rows_is_the_one_that_follows_their_number() -> None:
+    """Three positions, first: the second axis counts the rows."""
+
+    class First(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = nn.Linear(4, 8), nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.relu(self.layer(x.transpose(0, 1))).mean(0))
+
+    network = from_module(First(), ArrayPreprocess((3, 4)))
+    batch = network.example(5)
+    values, _ = capture(network, ["relu()"], batch)
+    torch.testing.assert_close(values["relu()"], torch.relu(network.module.layer(batch)))
+
+
 def test_squeeze_and_excitation_is_no_block() -> None:
     class Squeeze(nn.Module):
         def __init__(self, width: int) -> None:
@@ -675,3 +727,49 @@ def test_a_layer_counts_where_it_runs_last():
     module = Winding()
     module.last = nn.Identity()
     assert from_module(module, ArrayPreprocess((4,))).topmost == ("twice.*", "norm.*")
+
+
+class Crossed(nn.Module):
+    """A U-Net in the order that many are registered in: down, up, and what lies between them last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up, self.mid = (nn.ModuleList(Block() for _ in range(n)) for n in (2, 2, 1))
+        self.idle, self.head = nn.ModuleList([Block()]), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips = []
+        for block in self.down:
+            x = block(x)
+            skips += [x]
+        x = self.mid[0](x)
+        for block in self.up:
+            x = block(x + skips.pop())
+        return self.head(x)
+
+
+def test_the_topmost_block_is_the_one_that_runs_last():
+    network = from_module(Crossed(), ArrayPreprocess((6,)))
+    assert network.blocks[-1] == "idle.0"
+    assert network.topmost == ("up.1.*",)
+    assert [network.top_blocks(count) for count in (0, 1, 3)] == [(), ("up.1",), ("mid.0", "up.0", "up.1")]
+    assert network.top_blocks(6) == ("idle.0", "down.0", "down.1", "mid.0", "up.0", "up.1")
+
+
+@pytest.mark.parametrize("width", [3, 16])  # weights that are, and are not, as long as the example has rows
+def test_layers_whose_weights_are_made_of_others_may_be_the_top(width: int):
+    made = nn.utils.parametrizations.weight_norm
+    module = nn.Sequential(
+        made(nn.Linear(6, 16)),
+        nn.ReLU(),
+        made(nn.Linear(16, width)),
+        nn.BatchNorm1d(width),
+        nn.ReLU(),
+        nn.Linear(width, 4),
+    )
+    network = from_module(module, ArrayPreprocess((6,)))
+    assert network.topmost == ("2.*", "3.*")
+    assert network.top_layers(2) == ("0", "2", "3")
+    assert set(network.select("2.*")) == {
+        "2.bias", "2.parametrizations.weight.original0", "2.parametrizations.weight.original1"
+    }  # fmt: skip

@@ -257,7 +257,7 @@ def training_stage(ready: Prepared) -> Train:
     count = None if recipe.fresh is None else recipe.fresh.blocks
     if count is None:
         return recipe.train
-    tuning = replace(recipe.train.tuning, anew=ready.network.blocks[-count:])
+    tuning = replace(recipe.train.tuning, anew=ready.network.top_blocks(count))
     return replace(recipe.train, tuning=tuning)
 
 
@@ -273,7 +273,7 @@ def _anew(network: Network, stage: Reinitialise, seed: int) -> Network:
             expected=f"1 to {len(network.blocks)}",
             do="name fewer with --partial",
         )
-    return reinitialised(network, seed, network.blocks[-stage.blocks :])
+    return reinitialised(network, seed, network.top_blocks(stage.blocks))
 
 
 def _limited(manifest: Manifest, rows: int, seed: int) -> Manifest:

@@ -121,8 +121,7 @@ def _check_norms(network: Network, recipe: Recipe) -> None:
 def _anew(network: Network, recipe: Recipe) -> list[str]:
     """Paths of the modules of blocks whose weights were drawn anew, where not all were."""
     count = 0 if recipe.fresh is None else recipe.fresh.blocks or 0
-    blocks = network.blocks[len(network.blocks) - count :]
-    return [part for path in blocks for part in members(network.module, path)]
+    return [part for path in network.top_blocks(count) for part in members(network.module, path)]
 
 
 def _check_smoothing(recipe: Recipe, manifest: Manifest) -> None:

@@ -91,12 +91,20 @@ def top_layers(
         used: names of the parameters that the logits depend on; layers without any count for nothing either.
         count: of the layers with such a weight; where there are fewer, all of them.
     """
-    parts, holders = dict(module.named_modules()), {name.rpartition(".")[0] for name in used}
+    holders = {_owner(name) for name in used}
+    matrices = {_owner(name) for name, value in module.named_parameters(remove_duplicate=False) if value.ndim > 1}
     last = reversed(dict.fromkeys(reversed(order)))  # by their last calls
     own = [path for path in last if path in holders and path]
     own = [path for path in own if not (head and f"{path}.".startswith(f"{head}."))]  # nor what it is made of
-    weighted = [n for n, path in enumerate(own) if any(p.ndim > 1 for p in parts[path].parameters(recurse=False))]
+    weighted = [n for n, path in enumerate(own) if path in matrices]
     return tuple(own[weighted[-count:][0] :]) if weighted else ()
+
+
+def _owner(name: str) -> str:
+    """The path of the module that a parameter belongs to: of one that a weight is made of (weight normalisation, say),
+    that of the module with the weight."""
+    path, *made_of = re.split(r"(?:^|\.)parametrizations\.", name, maxsplit=1)
+    return path if made_of else name.rpartition(".")[0]
 
 
 def prefix_tokens(module: nn.Module) -> int:

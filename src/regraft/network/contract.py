@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from regraft.errors import ModelError
 from regraft.network.layout import agree
 from regraft.network.preprocess import Preprocess
-from regraft.network.reading import attention_mask, pool_tokens
+from regraft.network.reading import attention_mask, pool_tokens, written
 from regraft.network.trace import Trace
 from regraft.wording import first_line
 
-__all__ = ["check_numbers", "check_padding", "check_rows", "does_not_run"]
+__all__ = ["Held", "check_numbers", "check_padding", "check_rows", "does_not_run", "first_rows"]
 
 
 def check_numbers(name: str, output: Tensor, module: nn.Module) -> None:
@@ -38,21 +38,20 @@ def check_numbers(name: str, output: Tensor, module: nn.Module) -> None:
         )
 
 
-def check_rows(name: str, run: Callable[[Any], Tensor], found: Trace, batch: Any, fresh: Any) -> None:
+def check_rows(name: str, again: Tensor, found: Trace, batch: Any, fresh: Any) -> None:
     """A row's output must depend on that row alone: no dropout, no batch statistics.
 
     Args:
         name: the network's.
-        run: a batch's output, as it will be read.
+        again: the output of all rows of ``batch`` but the last, run by themselves.
         found: what was seen when ``batch`` was run.
         batch: of two rows at least.
         fresh: the same batch, made anew.
 
     Raises:
-        ModelError: two of its rows have another output, or ``batch`` is no longer ``fresh``.
+        ModelError: these rows have another output, or ``batch`` is no longer ``fresh``.
     """
-    again = run(_rows(batch, 2))
-    first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
+    first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[: len(found.output) - 1]
     if agree(again, first):
         return
     if not all(map(torch.equal, _tensors(batch), _tensors(fresh))):
@@ -69,6 +68,41 @@ def check_rows(name: str, run: Callable[[Any], Tensor], found: Trace, batch: Any
         else "outputs of another shape",
         do="pass training=self.training to functional.dropout, and track running statistics",
     )
+
+
+class Held:
+    """What a module holds before it runs, to see what a pass changes of it.
+
+    Of buffers a copy is kept; of parameters, which may be large, their norms, and how often they were written into.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+        self.params = {name: (value, written(value), _norm(value)) for name, value in module.named_parameters()}
+
+    def passing(self, module: nn.Module) -> frozenset[str]:
+        """Names of the buffers that are not as they were."""
+        now = dict(module.named_buffers())
+        same = (name for name, old in self.buffers.items() if name in now and _equal(old, now[name]))
+        return frozenset(self.buffers.keys() | now.keys()) - frozenset(same)
+
+    def check(self, name: str, module: nn.Module) -> None:
+        """A pass must leave the weights as they are.
+
+        Raises:
+            ModelError: another parameter stands in its place, or it was written into, and its norm is another.
+        """
+        now = dict(module.named_parameters())
+        for key, (old, version, norm) in self.params.items():
+            touched = now.get(key) is not old or written(old) != version
+            if touched and (key not in now or not torch.equal(_norm(now[key]), norm)):
+                raise ModelError(
+                    f"{name} writes into its parameters",
+                    expected="a forward pass in eval mode that leaves its weights as they are",
+                    got=f"another {key} after a pass",
+                    do="let it compute with a copy; of an embedding with max_norm scale the rows of the table once, "
+                    "and set its max_norm to None",
+                )
 
 
 def check_padding(name: str, run: Callable[[Any], Tensor], preprocess: Preprocess, batch: Any) -> None:
@@ -111,10 +145,23 @@ def does_not_run(name: str, error: BaseException, preprocess: Preprocess) -> Mod
     )
 
 
-def _rows(batch: Any, count: int) -> Any:
+def first_rows(batch: Any, count: int) -> Any:
+    """The first ``count`` rows of a batch, which share its memory."""
     if isinstance(batch, Mapping):
         return {name: value[:count] for name, value in batch.items()}
     return batch[:count]
+
+
+def _norm(value: Tensor) -> Tensor:
+    value = value.detach()
+    return torch.linalg.vector_norm(value if value.is_floating_point() or value.is_complex() else value.double())
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two are alike bit by bit, but for NaN, which are all the same."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _tensors(batch: Any) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import dis
 import functools
@@ -24,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from regraft.files import canonical_json, digest
 
@@ -56,13 +57,15 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     """The module tree as text: per module its path, class and settings.
 
     The settings are what the module prints of itself, and either ``config`` (a published architecture
-    configuration) or, without one, every plain attribute of every module (numbers of heads, strides,
-    switches) and every attribute that can be called, so that two networks with the same weights and another
-    forward pass differ; further the hooks that change what a module takes or gives and, without ``config``, where a
-    module or a tensor stands once more. Classes and functions that belong to no library count with their source text
-    and with what they use of their file, and modules of such classes with mappings, sets, tensors, arrays and settings
-    objects as well. Private ones of these count where they hold plain values or few numbers: larger ones are mostly
-    what a forward pass keeps for the next.
+    configuration) or, without one, every plain attribute of every module (numbers of heads, strides, switches) and
+    every attribute that can be called, so that two networks with the same weights and another forward pass differ;
+    further the hooks that change what a module takes or gives and, without ``config``, where a module or a tensor
+    stands once more. Classes and functions that belong to no library count with their source text and with what
+    they use of their file, and modules of such classes with tensors, arrays, settings objects, mappings and sets as
+    well (those of torch and torchvision with mappings and sets of plain values). Private ones of these count where
+    they hold plain values or few numbers: larger ones are mostly what a forward pass keeps for the next. What no
+    parameter or buffer holds counts too: the code of a traced module, and values of its state that are of another
+    form (packed weights of quantised layers).
     """
     write, lines = _Writer(), []
     for path, part in module.named_modules():
@@ -71,6 +74,7 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
         hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
         hooks = [hook for hook in hooks if getattr(hook, "__module__", "") not in _LOOK_ON]
         lines += [f"{path} calls {write.bound(hook)}" for hook in hooks]
+        lines += [f"{path} {text}" for text in write.kept(part)]
     if config is None:
         lines += _repeated(module)
     kinds = dict.fromkeys(kind for part in module.modules() for kind in type(part).__mro__)
@@ -148,6 +152,10 @@ class _Writer:
             if (public or own) and _is_plain(value):
                 found[name] = repr(value)
                 continue
+            # Those of transformers and timm say where weights come from or are tied, or follow from a configuration.
+            if public and type(module).__module__.startswith(("torch.", "torchvision.")) and _is_table(value):
+                found[name] = self.bound(value)
+                continue
             try:
                 text = self.bound(value) if own and (public or _is_small(value)) else self.called(value)
             except _UNREADABLE:
@@ -155,6 +163,26 @@ class _Writer:
             if text:
                 found[name] = text
         return found
+
+    def kept(self, module: nn.Module) -> list[str]:
+        """What a module's pass goes by besides its attributes, parameters and buffers, a line each."""
+        lines = []
+        if isinstance(module, fx.GraphModule):
+            lines.append(f"runs {module.code}")
+            called = (node.target for node in module.graph.nodes if node.op == "call_function")
+            lines += [f"uses {self.code(function)}" for function in dict.fromkeys(called) if _is_own(function)]
+        if _has_state(type(module)):
+            state: dict[str, Any] = {}
+            module._save_to_state_dict(state, "", False)
+            own = module._parameters.keys() | module._buffers.keys()
+            lines += [f"holds {name}:{self._text(value)}" for name, value in state.items() if name not in own]
+        return lines
+
+    def _text(self, value: Any) -> str:
+        try:
+            return self.bound(value)
+        except _UNREADABLE:
+            return type(value).__qualname__
 
     def called(self, value: Any) -> str:
         """The functions, classes and callable objects in ``value``, with what is bound to them; or nothing.
@@ -190,7 +218,10 @@ class _Writer:
         if isinstance(value, set | frozenset):
             return "{" + ",".join(sorted(map(self.bound, value))) + "}"
         if isinstance(value, Tensor):
-            return f"{value.dtype}{tuple(value.shape)}{digest(bytes(_content(value)))}"
+            plain = value.dequantize() if value.is_quantized else value
+            return f"{value.dtype}{tuple(value.shape)}{digest(bytes(_content(plain)))}"
+        if isinstance(value, torch.ScriptObject):
+            return self.bound(value.__getstate__())
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
             return f"{value.dtype}{value.shape}{digest(value.tobytes())}"
         if isinstance(value, (*_PLAIN, *_REPEATED, torch.dtype, torch.device)):
@@ -208,6 +239,8 @@ class _Writer:
         self._written[id(code)] = code
         try:
             text = inspect.getsource(code)
+            if getattr(code, "__name__", "") == "<lambda>":
+                text += _among_others(code)
         except (OSError, TypeError):
             members = vars(code).values() if isinstance(code, type) else [code]
             compiled = [body for entry in members if (body := getattr(entry, "__code__", None))]
@@ -236,6 +269,26 @@ class _Writer:
             except _UNREADABLE:
                 lines.append(f"\n{name}:{type(value).__qualname__}")
         return "".join(lines)
+
+
+def _among_others(function: types.FunctionType) -> str:
+    """A lambda's own text, where another one begins on its line: the source of either is the whole of that."""
+    lines, first = inspect.findsource(function)[0], function.__code__.co_firstlineno
+    with contextlib.suppress(SyntaxError):
+        nodes = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Lambda)]
+        there = [node for node in nodes if node.lineno == first]
+        found = [node for node in there if _covers(node.body, function.__code__)]
+        if len(there) > 1 and found:
+            innermost = max(found, key=lambda node: (node.body.lineno, node.body.col_offset))
+            return ast.get_source_segment("".join(lines), innermost) or ""
+    return ""
+
+
+def _covers(body: ast.expr, code: types.CodeType) -> bool:
+    """Whether an expression is what ``code`` was compiled from, or holds that: all steps of it lie inside."""
+    begin, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
+    steps = [at for at in code.co_positions() if at[2] is not None and at[2:] != (0, 0)]
+    return bool(steps) and all(begin <= (first, left) and (last, right) <= end for first, last, left, right in steps)
 
 
 def _globals_of(code: Any) -> dict[str, Any]:
@@ -349,6 +402,19 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_plain(entry) for entry in value)
     return isinstance(value, _PLAIN)
+
+
+def _is_table(value: Any) -> bool:
+    """Whether a value is a mapping of plain values to plain values, or a set of them, and not empty."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(isinstance(key, _PLAIN) and _is_plain(entry) for key, entry in value.items())
+    return isinstance(value, set | frozenset) and bool(value) and all(map(_is_plain, value))
+
+
+def _has_state(kind: type[nn.Module]) -> bool:
+    """Whether modules of a class write more into their state than parameters and buffers."""
+    names = ("_save_to_state_dict", "get_extra_state")
+    return any(getattr(kind, name) is not getattr(nn.Module, name) for name in names)
 
 
 def _is_small(value: Any) -> bool:

@@ -82,7 +82,11 @@ def fold(network: Network) -> Folding:
             if exact.agrees([pair]):
                 good.append(pair)
             else:
-                kept.append((pair.norm, f"what {pair.into} gives is used elsewhere as well"))
+                layer = module.get_submodule(pair.into)
+                own = f"{pair.into} before it is a {type(layer).__name__}, which does more than its weights say"
+                kept.append(
+                    (pair.norm, own if _computes(layer) else f"what {pair.into} gives is used elsewhere as well")
+                )
         pairs = good if not good or exact.agrees(good) else []
     for path, part in module.named_modules():
         known = {pair.norm for pair in pairs} | {name for name, _ in kept}
@@ -197,6 +201,12 @@ def _candidates(network: Network) -> tuple[list[Fold], list[tuple[str, str]]]:
             pairs.append(Fold(path, into))
     order = list(watch.given)
     return sorted(pairs, key=lambda pair: order.index(pair.norm)), kept
+
+
+def _computes(layer: nn.Module) -> bool:
+    """Whether a layer has a pass of its own, which may standardise its weights first."""
+    kind = next(kind for kind in _LAYERS if isinstance(layer, kind))
+    return any(getattr(type(layer), way, None) is not getattr(kind, way, None) for way in ("forward", "_conv_forward"))
 
 
 def _shared(part: nn.Module, uses: Mapping[int, int]) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
-from regraft.network.contract import check_numbers, check_padding, check_rows, does_not_run
+from regraft.network.contract import Held, check_numbers, check_padding, check_rows, does_not_run, first_rows
 from regraft.network.fingerprint import architecture, fingerprint, reading
 from regraft.network.flops import Operations
 from regraft.network.layout import agree, gains, turned
@@ -98,6 +98,7 @@ class Network:
         *,
         traits: Traits | None = None,
         _architecture: str | None = None,
+        _passing: frozenset[str] = frozenset(),
     ) -> None:
         module.eval().requires_grad_(False)
         self.name, self.module, self.preprocess = name, module, preprocess
@@ -106,6 +107,7 @@ class Network:
         # Taken before the first pass, for some modules change their own settings when they run.
         self._architecture = _architecture or architecture(module, self.traits.config)
         self._reading = reading(preprocess)
+        self._passing = _passing
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle holds: everything but the values that are derived from it."""
@@ -154,9 +156,21 @@ class Network:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) over every weight and buffer, the architecture and the preprocessing."""
-        tensors = {**self.params, **self.buffers}
-        return fingerprint(tensors, self._architecture, self._reading)
+        """SHA-256 (hex) over every weight and buffer but those that are :attr:`passing`, the architecture and the
+        preprocessing."""
+        kept = {name: value for name, value in self.buffers.items() if name not in self.passing}
+        return fingerprint({**self.params, **kept}, self._architecture, self._reading)
+
+    @cached_property
+    def passing(self) -> frozenset[str]:
+        """Names of the buffers that passes in eval mode change, and outputs do not depend on: counters of calls, tables
+        that are made when they are needed. They are no part of what the network is."""
+        if all(type(part).__module__.startswith("torch.nn.") for part in self.module.modules() if part._buffers):
+            return self._passing
+        try:
+            return self._passing | self._trace.passing
+        except ModelError:  # it does not run, which whatever needs a pass will say
+            return self._passing
 
     @cached_property
     def blocks(self) -> tuple[str, ...]:
@@ -168,16 +182,21 @@ class Network:
         """Patterns of the parameters of the topmost block that the output depends on; of a network without blocks those
         of its topmost layer and of the normalisation behind it, the head apart. Empty where no module holds weights."""
         used = self._used
-        for block in reversed(self.blocks):
+        for block in reversed(self.top_blocks(len(self.blocks))):
             if any(name.startswith(f"{block}.") for name in used):
                 return (f"{block}.*",)
         return tuple(f"{path}.*" for path in self.top_layers())
 
+    def top_blocks(self, count: int = 1) -> tuple[str, ...]:
+        """Paths of the ``count`` blocks that end last in a pass, in that order; those that do not run come first."""
+        last = {path: place for place, path in enumerate(self._trace.ended)} if self.blocks else {}
+        ordered = sorted(self.blocks, key=lambda path: last.get(path, -1))
+        return tuple(ordered[len(ordered) - count :])
+
     def top_layers(self, count: int = 1) -> tuple[str, ...]:
         """Paths of the ``count`` topmost layers with weights that the output depends on, and of the normalisations
         behind them, the head apart."""
-        order = [site.name.split(":")[1] for site in self.all_sites if site.name.startswith("module:")]
-        return top_layers(self.module, order, self.head, self._used, count)
+        return top_layers(self.module, self._trace.ended, self.head, self._used, count)
 
     @cached_property
     def _used(self) -> tuple[str, ...]:
@@ -199,23 +218,25 @@ class Network:
     def _trace(self) -> Trace:
         prefix = self.traits.prefix_tokens
         prefix = prefix_tokens(self.module) if prefix is None else prefix
-        batch = self.example(_ROWS)
+        batch, outputs, held = self.example(_ROWS), list[Any](), Held(self.module)
+        fewer = first_rows(batch, _ROWS - 1)
         try:
             pool = self.traits.pool or ("mean" if self.preprocess.ragged else None)
             tokens = None if (mask := attention_mask(batch)) is None else mask.shape[1]
             found = trace(
                 self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens,
-                len(self.about.classes),
+                len(self.about.classes), lambda: outputs.append(self._raw(fewer)),
             )  # fmt: skip
             check_numbers(self.name, found.output, self.module)
             with torch.no_grad():
-                check_rows(self.name, self._reader(found), found, batch, self.example(_ROWS))
+                held.check(self.name, self.module)
+                check_rows(self.name, found.reading(outputs.pop(), fewer), found, batch, self.example(_ROWS))
                 check_padding(self.name, self._reader(found), self.preprocess, batch)
         except RegraftError:
             raise
         except Exception as error:  # what a module raises of a size that is none of its own is its own affair
             raise does_not_run(self.name, error, self.preprocess) from error
-        return found
+        return replace(found, passing=held.passing(self.module))
 
     def _reader(self, found: Trace) -> Callable[[Any], Tensor]:
         """What :meth:`forward` will be, before the trace that it goes by is known to be sound."""
@@ -390,16 +411,18 @@ class Network:
         for name, old in [*owners(module, tensors)]:
             new.setdefault(name, old.like(tensors[name]))  # one for all places, so that what was tied stays so
             old.put(new[name])
-        made = Network(
-            self.name, module, self.preprocess, self.about, traits=self.traits, _architecture=self._architecture
-        )
-        return made
+        return self._alike(module, self.preprocess)
 
     def reading(self, preprocess: Preprocess) -> Network:
         """This network with another preprocessing, such as of another size, where the module takes it."""
+        return self._alike(self.module, preprocess)
+
+    def _alike(self, module: nn.Module, preprocess: Preprocess) -> Network:
+        """Of a module of the same tree."""
         return Network(
-            self.name, self.module, preprocess, self.about, traits=self.traits, _architecture=self._architecture
-        )
+            self.name, module, preprocess, self.about, traits=self.traits, _architecture=self._architecture,
+            _passing=self.passing,
+        )  # fmt: skip
 
     def with_head(self, weight: Tensor, bias: Tensor | None = None, classes: Sequence[str] = ()) -> Network:
         """This network with another last layer: logits = weight · embedding + bias.
@@ -420,10 +443,10 @@ class Network:
                     do="let it return what its last layer gives, or load it without its heads: load(name, head=False)",
                 )
             module: nn.Module = Headed(shared_copy(self.module), self._trace.reading)
-            path = "head"
+            path, passing = "head", frozenset(f"body.{name}" for name in self.passing)
             old: nn.Module = nn.Linear(width, 1)
         else:
-            module, path = shared_copy(self.module), self.head
+            module, path, passing = shared_copy(self.module), self.head, self.passing
             old = module.get_submodule(path)
             width = old.in_channels if isinstance(old, nn.Conv2d) else old.in_features  # type: ignore[assignment]
         if weight.ndim != 2 or weight.shape[1] != width:
@@ -432,7 +455,7 @@ class Network:
         owner = module.get_submodule(parent)
         setattr(owner, leaf, linear_like(old, weight, bias).to(self.device))
         about = replace(self.about, classes=tuple(classes))
-        return Network(self.name, module, self.preprocess, about, traits=self.traits)
+        return Network(self.name, module, self.preprocess, about, traits=self.traits, _passing=passing)
 
     def without_head(self) -> Network:
         """This network without its last layer: calling it gives the embedding."""
@@ -442,7 +465,7 @@ class Network:
         parent, _, leaf = self.head.rpartition(".")
         setattr(module.get_submodule(parent), leaf, nn.Identity())
         about = replace(self.about, classes=())
-        return Network(self.name, module, self.preprocess, about, traits=self.traits)
+        return Network(self.name, module, self.preprocess, about, traits=self.traits, _passing=self.passing)
 
     def to(self, device: str | torch.device) -> Network:
         """This network on ``device``: itself if it is there already, else a copy."""
@@ -450,9 +473,7 @@ class Network:
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
         module = copy.deepcopy(self.module).to(device)
-        moved = Network(
-            self.name, module, self.preprocess, self.about, traits=self.traits, _architecture=self._architecture
-        )
+        moved = self._alike(module, self.preprocess)
         if found := self.__dict__.get("_trace"):  # a pass of few rows on a new device may take longer than one of many
             moved.__dict__["_trace"] = replace(found, output=found.output.to(device))
         return moved

@@ -20,6 +20,7 @@ __all__ = ["FILTERS", "IMAGENET_MEAN", "IMAGENET_STD", "ArrayPreprocess", "Image
 
 Modality = Literal["image", "text", "array"]
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # PIL's numbers
+_CUT_OFF = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -144,7 +145,17 @@ class ImagePreprocess(Preprocess):
             object.__setattr__(self, name, plain)
 
     def __call__(self, raw: Image.Image) -> Tensor:
-        """``(channels, H, W)`` float32 of one image of any mode."""
+        """``(channels, H, W)`` float32 of one image of 8 bits a channel or fewer.
+
+        Raises:
+            DataError: an empty image, or one in a mode that Pillow cuts off at 255: 16-bit and 32-bit grey, floats.
+        """
+        if raw.mode in _CUT_OFF:
+            raise DataError(
+                f"pixels in mode {raw.mode} have no 8-bit form of their own",
+                expected="an image of 8 bits a channel, such as in mode RGB or L",
+                do="bring them to 0 to 255 first, from 16 bits by dividing by 257, as files of 16 bits are read",
+            )
         mode = "RGB" if self.channels == 3 else "L"
         image = raw if raw.mode == mode else raw.convert(mode)
         if 0 in image.size:

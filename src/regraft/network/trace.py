@@ -57,6 +57,8 @@ class Trace:
     output: Tensor  # the raw value that the reading took from the example's output
     everything: tuple[Tap, ...] = ()  # the taps, and those at the input and at any module's output, in one order
     unread: tuple[tuple[int, ...], ...] = ()  # shapes of a row of outputs behind the first, where none is named
+    passing: frozenset[str] = frozenset()  # names of the buffers that the passes changed
+    ended: tuple[str, ...] = ()  # paths of the modules in the order in which their calls ended, whatever they gave
 
 
 def trace(
@@ -68,8 +70,9 @@ def trace(
     pool: Pooled | None,
     tokens: int | None = None,
     classes: int = 0,
+    fewer: Callable[[], Any] | None = None,
 ) -> Trace:
-    """Find the sites of ``module`` by running it once.
+    """Find the sites of ``module`` by running it once, or twice where ``fewer`` is given.
 
     Args:
         module: the network.
@@ -83,6 +86,8 @@ def trace(
         tokens: to how many the batch's rows are padded, where they are. Sequences of another length (shortened ones,
             states on an axis of their own) give no site: what of them is padding is not known.
         classes: how many its scores are of, where its publisher names them.
+        fewer: calls it on all of these rows but one. What does not become shorter by it is no value of rows (three
+            learnt gates are as long as three rows) and gives no site.
 
     Raises:
         ModelError: the output holds no tensor, or its rows cannot be told apart.
@@ -97,6 +102,11 @@ def trace(
             expected=f"({rows}, …) for a batch of {rows}",
             got=str(tuple(value.shape)),
         )
+    if fewer is not None:
+        again = Tracer(module)
+        with torch.no_grad(), again.hooked():
+            fewer()
+        tracer.compare(again)
     timed = _timed(tracer.events, tracer.events, rows, prefix, tokens)
     taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
@@ -108,7 +118,7 @@ def trace(
     inner = sorted([*timed, *_timed(tracer.modules, tracer.events, rows, prefix, tokens)], key=lambda item: item[0])
     everything = (*_input_tap(tracer.given, rows), *(tap for _, tap in inner), *ends)
     unread = tuple(tuple(other.shape[1:]) for other in unchosen(output, key))
-    return Trace((*taps, *ends), reading, head, tracer.functions, value, everything, unread)
+    return Trace((*taps, *ends), reading, head, tracer.functions, value, everything, unread, ended=tuple(tracer.ended))
 
 
 def _input_tap(given: Tensor | None, rows: int) -> list[Tap]:
@@ -137,7 +147,8 @@ def _last_axis(tracer: Tracer, shape: tuple[int, ...]) -> int:
     last weighted module."""
     events = sorted([*tracer.events, *tracer.modules], key=lambda event: event.time)
     made = Event("embedding", "embedding", "", 0, "reading", shape, tracer._width, tracer._convolutional)
-    last = next((event for event in reversed(events) if event.shape == shape), made)
+    alike = (event for event in reversed(events) if event.shape == shape)
+    last = next((event for event in alike if _batch_axis(event, shape[0]) is not None), made)
     return _timed([*events, last], tracer.events, shape[0], 0, None)[-1][1].axes.feature_axis
 
 
@@ -197,7 +208,7 @@ def _timed(
     its numbers), then the module's own convention: axis 1 after convolutions and their normalisations,
     the last axis after linear layers.
     """
-    located = [(event, axis) for event in events if (axis := _batch_axis(event.shape, rows)) is not None]
+    located = [(event, axis) for event in events if (axis := _batch_axis(event, rows)) is not None]
     certain: dict[str, int] = {}
     choices = []
     for event, batch_axis in located:
@@ -207,7 +218,7 @@ def _timed(
             certain.setdefault(_place(event), -1 if axis == len(shape) - 1 and len(shape) > 2 else 1)
         choices.append((event, batch_axis, shape, axis))
     names = _numbered([event.base for event, *_ in choices])
-    kept = [event for event in named if _batch_axis(event.shape, rows) is not None]
+    kept = [event for event in named if _batch_axis(event, rows) is not None]
     by_event = {id(event): name for event, name in zip(kept, _numbered([event.base for event in kept]))}
     taps = []
     for name, (event, batch_axis, shape, axis) in zip(names, choices):
@@ -223,10 +234,13 @@ def _timed(
     return taps
 
 
-def _batch_axis(shape: tuple[int, ...], rows: int) -> int | None:
-    if shape and shape[0] == rows:
-        return 0
-    return 1 if len(shape) >= 3 and shape[1] == rows else None
+def _batch_axis(event: Event, rows: int) -> int | None:
+    """The first of the leading axes, the second one of three or more, that is as long as there are rows, and was one
+    shorter in the pass of one row fewer, where the event was in that."""
+    shape, fewer = event.shape, event.fewer
+    leading = shape[: 2 if len(shape) >= 3 else 1]
+    axes = (axis for axis, length in enumerate(leading) if length == rows)
+    return next((axis for axis in axes if fewer is None or fewer[axis : axis + 1] == (rows - 1,)), None)
 
 
 def _feature_axis(shape: tuple[int, ...], width: int) -> int | None:

@@ -65,6 +65,7 @@ class Event:
     function: str = ""
     same: int = -1  # index of the event that this very tensor was before
     time: int = 0  # its place among all events
+    fewer: tuple[int, ...] | None = None  # its shape in a pass of one row fewer; None where it was not in that
 
 
 @dataclass
@@ -87,6 +88,7 @@ class Tracer(TorchFunctionMode):
         self.linear: list[tuple[str, int, Tensor, int, tuple[int, ...]]] = []
         self.scores: list[tuple[Tensor, int]] = []  # what the last of them gave and what was made of it, with versions
         self.calls: Counter[str] = Counter()
+        self.ended: list[str] = []
         self.functions = 0
         self._stack: list[_Frame] = []
         self._width, self._convolutional = 0, True
@@ -111,6 +113,16 @@ class Tracer(TorchFunctionMode):
     def are_scores(self, value: Tensor) -> bool:
         """Whether it is what the last linear layer gave, or probabilities, multiples or means of that."""
         return any(value is score and written(value) == version for score, version in self.scores)
+
+    def compare(self, other: Tracer) -> None:
+        """Take the shapes of another pass, of one row fewer, for the same calls."""
+        shapes = {(event.kind, event.base, event.call): event.shape for event in [*other.events, *other.modules]}
+        for event in [*self.events, *self.modules]:
+            event.fewer = shapes.get((event.kind, event.base, event.call))
+        given = {(path, call): read for path, call, *_, read in other.linear}
+        for place, (path, call, value, version, read) in enumerate(self.linear):
+            if read[:1] == given.get((path, call), ())[:1]:  # weights of others, say: they are no rows
+                self.linear[place] = (path, call, value, version, ())
 
     def _of_scores(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
         """Whether a function makes scores of scores: what else it takes is the same for every row."""
@@ -138,6 +150,7 @@ class Tracer(TorchFunctionMode):
 
     def _leave(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         frame = self._stack.pop()
+        self.ended.append(frame.path)
         call = self.calls[frame.path]
         self.calls[frame.path] += 1
         value = first_tensor(output)

@@ -149,3 +149,31 @@ def test_random_directions_that_cannot_be() -> None:
         random_directions(objective("mlp", "2.bias"))
     with pytest.raises(DataError, match="1 or more"):
         random_directions(objective("mlp", "2.*"), 0)
+
+
+class Scaled(nn.Module):
+    """A scale of a map, the lengths of weight normalisation, and a layer of one input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.scale = nn.Linear(1, 4), nn.Parameter(torch.randn(4, 1, 1))
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 5, 1))
+        self.fc = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.normed(self.scale * self.first(x)[:, :, None, None]).mean((2, 3)))
+
+
+def test_one_number_an_output_is_a_filter_in_layers_of_one_input_alone() -> None:
+    torch.manual_seed(0)
+    network = from_module(Scaled(), ArrayPreprocess((1,)))
+    made = Objective(network, network.example(6), torch.arange(6) % 3, dtype=torch.float64)
+    found = random_directions(made, 1, seed=0)
+    lengths = "normed.parametrizations.weight.original0"
+    assert set(found.left_out) == {"scale", lengths, "first.bias", "normed.bias", "fc.bias"}
+    assert torch.allclose(found.vectors[0]["first.weight"].abs(), made.point["first.weight"].abs())
+    whole = random_directions(made, 1, seed=0, vectors="whole").vectors[0]
+    for name in ("scale", lengths):
+        ratio = (whole[name] / made.point[name]).abs()
+        assert float(ratio.std()) > 0.1
+        assert torch.allclose(whole[name].norm(), made.point[name].norm())

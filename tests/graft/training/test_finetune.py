@@ -553,6 +553,34 @@ def test_a_trained_artifact_predicts_bit_for_bit_and_holds_what_changed(tmp_path
         load_artifact(tmp_path, model=normed(seed=5))
 
 
+class Counting(nn.Module):
+    """It counts its calls, and makes a table in the first of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.fc = nn.Linear(108, 8), nn.Linear(8, 3)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("table", torch.empty(0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = self.calls + 1
+        if not len(self.table):
+            self.table = torch.arange(8.0)
+        return self.fc(torch.relu(self.layer(x.flatten(1))) + self.table)
+
+
+def test_a_backbone_that_counts_its_calls_is_trained_saved_and_loaded(tmp_path):
+    manifest, (first, second) = toy_manifest(30), (
+        Network("counting", Counting(), ArrayPreprocess((3, 6, 6)), About("module")) for _ in range(2)
+    )  # fmt: skip
+    tuned = finetune(start(first, manifest), manifest, CONFIG).adapted
+    assert set(tuned.changed) == {"layer.weight", "layer.bias"}
+    save_artifact(tuned, tmp_path, provenance={})
+    loaded = load_artifact(tmp_path, model=second, device="cpu")
+    assert np.array_equal(loaded.predict_proba(manifest).probabilities, tuned.predict_proba(manifest).probabilities)
+
+
 def test_it_resumes_bit_for_bit(tmp_path):
     class Stop(Exception):
         pass

@@ -8,7 +8,9 @@ so that rescaling the filters of a ReLU network, which changes nothing, changes 
 output of a linear layer or a convolution: a row of the first axis, or of the second of a transposed convolution.
 Parameters of one axis or none (biases, the scale and shift
 of norms) have no filters: their entries are single numbers, and scaling each entry to its own size would give them all
-the same relative step. They are left out (the direction is zero there) or taken as one filter.
+the same relative step. So are those of one number an output (the scale (C, 1, 1) of a map, the lengths of weight
+normalisation) that are no weight of a layer of one input. They are left out (the direction is zero there) or taken as
+one filter.
 
 Papers: Li et al., Visualizing the Loss Landscape of Neural Nets (2018), Section 4; Towards Understanding the
 Transferability of Deep Representations (2020), the appendix on the visualization of loss landscapes.
@@ -105,7 +107,7 @@ def normalised(
         direction: d by parameter.
         point: θ by parameter, of the same names and shapes.
         by: ``filter``; ``layer``, d_i ← d_i ‖θ_i‖ / ‖d_i‖ for each parameter as a whole; or ``none``.
-        vectors: parameters of one axis or none: ``zero`` (left out) or ``whole`` (each is one filter).
+        vectors: parameters of single numbers: ``zero`` (left out) or ``whole`` (each is one filter).
         module: whose parameters they are; without it every weight's outputs are its first axis.
 
     Raises:
@@ -122,20 +124,30 @@ def normalised(
     for name, value in point.items():
         layer = None if module is None else transposed(module, name)
         if layer is None:
-            found[name] = _scaled(direction[name], value, by, vectors)
+            found[name] = _scaled(direction[name], value, by, vectors, _single(name, value, module))
         else:
             matrices = by_output(layer, direction[name]), by_output(layer, value)
-            found[name] = as_weight(layer, _scaled(*matrices, by, vectors), value.shape)
+            found[name] = as_weight(layer, _scaled(*matrices, by, vectors, False), value.shape)
     return Blocks(found)
 
 
-def _scaled(direction: Tensor, value: Tensor, by: By, vectors: Vectors) -> Tensor:
-    if value.ndim < 2 and vectors == "zero":
+def _single(name: str, value: Tensor, module: nn.Module | None) -> bool:
+    """Whether the entries are single numbers, of which there is one an output or fewer; the weight of a layer of one
+    input is one of filters nonetheless."""
+    if value.ndim < 2 or not value.numel():
+        return value.ndim < 2
+    path, _, leaf = name.rpartition(".")
+    layer = None if module is None or leaf != "weight" else module.get_submodule(path)
+    return value[0].numel() == 1 and not isinstance(layer, nn.Linear | nn.modules.conv._ConvNd)
+
+
+def _scaled(direction: Tensor, value: Tensor, by: By, vectors: Vectors, single: bool) -> Tensor:
+    if single and vectors == "zero":
         return torch.zeros_like(value)
     moved = direction.detach().to(device=value.device).double()
     if by == "none":
         return moved.to(value.dtype)
-    rows = len(value) if value.ndim > 1 and by == "filter" else 1
+    rows = len(value) if not single and by == "filter" else 1
     wanted, found = filter_norms(value), filter_norms(moved)
     if rows == 1:
         wanted, found = wanted.norm()[None], found.norm()[None]
@@ -231,10 +243,11 @@ def _directions(
     seed: int | None,
 ) -> Directions:
     point = objective.point
-    kept = [_left_out(blocks.to(objective.device), vectors) for blocks in raw]
+    module = objective.network.module
+    kept = [_left_out(blocks.to(objective.device), vectors, module) for blocks in raw]
     if orthogonal:
         kept = _orthogonal(kept, labels)
-    made = tuple(normalised(blocks, point, by=by, vectors=vectors, module=objective.network.module) for blocks in kept)
+    made = tuple(normalised(blocks, point, by=by, vectors=vectors, module=module) for blocks in kept)
     for label, blocks in zip(labels, made):
         if not float(blocks.norm()):
             raise DataError(
@@ -256,9 +269,11 @@ def _directions(
     )
 
 
-def _left_out(blocks: Blocks, vectors: Vectors) -> Blocks:
+def _left_out(blocks: Blocks, vectors: Vectors, module: nn.Module) -> Blocks:
     """Zero where the direction is left out, so that what is orthogonal is what moves."""
-    return blocks.map(lambda block: torch.zeros_like(block) if block.ndim < 2 and vectors == "zero" else block)
+    if vectors != "zero":
+        return blocks
+    return Blocks({n: torch.zeros_like(block) if _single(n, block, module) else block for n, block in blocks.items()})
 
 
 def _orthogonal(vectors: Sequence[Blocks], labels: Sequence[str]) -> list[Blocks]:

@@ -18,6 +18,9 @@ __all__ = ["Generic", "Way"]
 _TROUBLE = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
 
 
+_IN_PLACE = "would mutate a captured Tensor"  # torch.func's word for it
+
+
 class Way(Protocol):
     """How the products of a batch of rows are computed, from values that were cached for each row."""
 
@@ -77,6 +80,14 @@ class Generic:
                     {key: torch.ones_like(value) for key, value in self.replay.params.items()},
                 )
             except _TROUBLE as error:
+                if _IN_PLACE in str(error):
+                    raise ModelError(
+                        f"{self.replay.network.name} writes into a tensor that it holds (a buffer, say) as it runs",
+                        expected="a forward pass that writes into tensors of its own making alone",
+                        got=first_line(error, 160),
+                        do="put a new tensor in its place: self.calls = self.calls + 1, not self.calls += 1; "
+                        "or select parameters above it",
+                    ) from error
                 where = self.replay.trail[-1] if self.replay.trail else "the network"
                 reasons.append((where, first_line(error, 160)))
                 continue

@@ -153,11 +153,12 @@ class Adapted:
 
     @property
     def changed(self) -> dict[str, Tensor]:
-        """The parameters and buffers that differ from the source's, whole, by its names: each tied one once."""
+        """The parameters and buffers that differ from the source's, whole, by its names: each tied one once. Buffers
+        that any pass changes are none of them."""
         if self.source is None:
             return {}
         basis = with_last_layer(self.source, self.own_head)
-        before = {**basis.params, **basis.buffers}
+        before = {**basis.params, **{k: value for k, value in basis.buffers.items() if k not in basis.passing}}
         after = {**self.network.params, **self.network.buffers}
         return {name: after[name] for name, value in before.items() if not torch.equal(after[name], value)}
 

@@ -53,6 +53,7 @@ class _Uses(TorchFunctionMode):
         watch = cls(network)
         hooks: list[Hook] = [(part, "before", watch._begin(i)) for i, part in enumerate(watch.blocks)]
         hooks += [(part, "after", watch._end(i)) for i, part in enumerate(watch.blocks)]
+        _ = network.sites  # the passes that find them, and what they look at before, are not watched
         with torch.no_grad(), hooked(hooks), watch:
             network.forward(network.example(1))
         return watch

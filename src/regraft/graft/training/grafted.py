@@ -241,7 +241,8 @@ class Grafted(nn.Module):
         now = {**dict(self.backbone.named_parameters()), **dict(self.backbone.named_buffers())}
         if set(now) != {*own.params, *own.buffers}:
             raise ModelError(f"{own.name} changed its tensors' names in training", do="fine-tune without that layer")
-        network = own.with_params({name: value.detach().contiguous() for name, value in now.items()})
+        kept = {name: value.detach().contiguous() for name, value in now.items() if name not in own.passing}
+        network = own.with_params(kept)
         names = [block.name for block in self.adapted.plan.blocks]
         weights = Blocks({n: (w.detach().cpu() * self.spread).float() for n, w in zip(names, self.weights)})
         intercept = self.shift + self.intercept.detach().cpu() * self.spread
