@@ -25,7 +25,7 @@ from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.train import DivergedError
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
-from regraft.graft.training.choice import lost
+from regraft.graft.training.choice import Choice, lost, told_little
 from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.price import step_flops
@@ -35,6 +35,7 @@ from regraft.graft.training.start import start
 from regraft.graft.training.trial import Trial
 from regraft.heads import Response, score
 from regraft.network import About, ArrayPreprocess, Network, load
+from regraft.record import Score
 
 MLP = Probe(1, hidden=5)
 
@@ -682,6 +683,26 @@ def test_a_training_that_gains_or_begins_at_a_random_head_is_not_said_to_lose(tm
     assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "b", train=fine, probe=Probe(1)).solve())
     still = replace(QUICK, lrs=(1e-12,), tuning=Tuning())  # all predictions stay: no difference is no loss
     assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "c", train=still).solve())
+
+
+def test_a_training_that_learnt_most_after_its_trials_ended_says_that_they_told_little():
+    def told(*scores, metric="accuracy", tau=16, judged=(0.44, 0.37, 0.51), **more):
+        ranking = [SimpleNamespace(share=1 if i == 0 else 0.2, value=(value, 0.0)) for i, value in enumerate(scores)]
+        score = None if judged is None else Score(metric, *judged, "wilson", 200)
+        return [*told_little(ranking, Choice(0.01, tau, judged=score, **more))]
+
+    (finding,) = told(0.44, 0.2, 0.1)  # five standard errors are 0.179
+    assert finding.value == pytest.approx(0.24)
+    assert "accuracy 0.2 at best, of the whole one 0.44" in finding.title
+    assert "--tau 0" in finding.advice
+    assert "--tau" not in told(0.44, 0.2, tau=0)[0].advice
+    assert not told(0.44, 0.28, 0.1)
+    assert not told(0.44)  # nothing short chose
+    assert not told(0.44, -math.inf)
+    assert not told(0.44, 0.2, judged=None)
+    assert not told(0.44, 0.2, frozen=True)
+    (finding,) = told(-1.5, -3.0, metric="rmse", judged=(1.5, 1.2, 1.8))  # of which less is better
+    assert "rmse 3 at best, of the whole one 1.5" in finding.title
 
 
 # ------------------------------------------------------------------------------------- numbers that go wrong

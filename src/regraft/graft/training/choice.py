@@ -33,9 +33,11 @@ __all__ = [
     "lost",
     "notes",
     "one_class",
+    "told_little",
 ]
 
 _CLEAR = 1.0  # standard errors of a paired difference that is said
+_LATE = 5.0  # standard errors that a whole training gains over the short ones which chose it, where these told little
 EDGE = "learning-rate-at-edge"
 FINALS = ("final-training-diverged", "final-training-collapsed", "final-training-lost")
 SOLVED = -1  # the τ of a head that was solved, not probed
@@ -161,6 +163,34 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
             "learning rate",
             advice=f"Try --lr {choice.lr * (0.3 if side == 'lowest' else 3):.3g}: it may do better.",
         )
+
+
+def told_little(ranking: list[Trial], choice: Choice) -> Iterator[Finding]:
+    """Whether what the chosen training learnt came mostly after the end of the short ones that it was chosen by: those
+    then order rates and τ by chance, or by how each begins.
+
+    Args:
+        ranking: the chosen training, whole, and all that it was chosen among.
+        choice: with its score on the held-out rows, whose interval tells what chance makes of it.
+    """
+    short = [trial.value[0] for trial in ranking if trial.share < 1 and math.isfinite(trial.value[0])]
+    if choice.judged is None or choice.frozen or not short:
+        return
+    gain, error = ranking[0].value[0] - max(short), (choice.judged.high - choice.judged.low) / (2 * 1.96)
+    if not (math.isfinite(gain) and gain > _LATE * error):
+        return
+    metric = choice.judged.metric
+    whole, most = (_written(value, metric) for value in (ranking[0].value[0], max(short)))
+    others = "another --lr" if choice.tau in (SOLVED, 0) else "another --lr, or --tau 0"
+    yield Finding(
+        "trials-told-little",
+        f"The short trainings that chose say little: {metric} {most:.3g} at best, of the whole one {whole:.3g}.",
+        "advice",
+        gain,
+        metric,
+        detail="On the same held-out rows. What is best after few steps may not be after all of them.",
+        advice=f"Take more --steps, or compare with {others}.",
+    )
 
 
 def _among(ranking: list[Trial]) -> str:

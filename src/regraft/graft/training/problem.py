@@ -47,6 +47,7 @@ from regraft.graft.training.choice import (
     lost,
     notes,
     one_class,
+    told_little,
 )
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
@@ -318,7 +319,7 @@ class TrainingProblem(Problem):
             judged = measure(task.metric, held.task.response, probabilities, held.task.groups, task.seed)
             choice = replace(choice, judged=judged)
         kept = HeldOut(np.flatnonzero(out), probabilities, None, TRAINING_HOLDOUT)
-        said = (*notes(ranking, prepared, choice), *one_class(held.task))
+        said = (*notes(ranking, prepared, choice), *told_little(ranking, choice), *one_class(held.task))
         if choice.tau != 0 and not choice.frozen:  # at 0 the head is a random one
             said += tuple(lost(held.task, held.begun(prepared.by_tau[choice.tau]), probabilities))
         probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
