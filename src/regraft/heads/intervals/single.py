@@ -115,7 +115,7 @@ def measure(
         kind = f"unknown: calibrated probabilities give {least:.4f} to {most:.4f} here"
     elif units > 1:
         rng = np.random.default_rng(seed)
-        if metric == "balanced-accuracy" and unit == "row":
+        if metric == "balanced-accuracy" and unit == "row" and response.kind != "segmentation":
             low, high, kind = _of_parts(value, kept, values, rng)
         else:
             draws = np.concatenate([resampled(metric, kept, values, table) for table in resamples(member, rng)])
