@@ -243,6 +243,18 @@ def test_the_difference_of_balanced_accuracies_is_no_better_known_than_the_rares
     )
 
 
+def test_differences_of_masks_are_the_bootstraps_of_images():
+    """Counts of pixels by truth and prediction are no rows of classes: nothing is widened by class."""
+    counts = np.random.default_rng(0).integers(1, 9, (12, 3, 3)).astype(float)
+    better = counts + 6 * np.eye(3)
+    better *= counts.sum(2, keepdims=True) / better.sum(2, keepdims=True)
+    masks = Response.of("segmentation", ["a", "b", "c"], counts.sum(2))
+    value, low, high = paired_difference("balanced-accuracy", masks, counts, better)
+    assert value == pytest.approx(score("balanced-accuracy", masks, better) - score("balanced-accuracy", masks, counts))
+    assert 0 < low < value < high
+    assert measure("balanced-accuracy", masks, better).interval == "bootstrap over rows"
+
+
 def test_the_interval_of_a_difference_of_balanced_accuracies_covers_where_a_class_is_rare() -> None:
     """The bootstrap alone holds the truth of ten rare rows, most of them right, in 0.70 of draws."""
     rng, covered = np.random.default_rng(0), []

@@ -25,6 +25,7 @@ from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.train import DivergedError
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
+from regraft.graft.training import choice
 from regraft.graft.training.choice import Choice, lost, told_little
 from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted
@@ -703,6 +704,20 @@ def test_a_training_that_learnt_most_after_its_trials_ended_says_that_they_told_
     assert not told(0.44, 0.2, frozen=True)
     (finding,) = told(-1.5, -3.0, metric="rmse", judged=(1.5, 1.2, 1.8))  # of which less is better
     assert "rmse 3 at best, of the whole one 1.5" in finding.title
+
+
+def test_what_is_said_of_the_trials_is_said_of_a_run(tmp_path, monkeypatch):
+    """Two steps in ten of the whole length hardly move the network."""
+    train = Train(replace(CONFIG, steps=60), lrs=(0.1, 0.03), tuning=Tuning())
+    head = problem(toy_manifest(120), tmp_path, train=train, probe=Probe(0)).solve()
+    whole = head.candidates[0].score
+    short = max(c.score for c in head.candidates if c.name.endswith("steps"))
+    error = (head.choice.judged.high - head.choice.judged.low) / (2 * 1.96)
+    assert ("trials-told-little" in codes(head)) == (whole - short > 5 * error)
+    monkeypatch.setattr(choice, "_LATE", (whole - short) / error - 1e-6)
+    assert "trials-told-little" in codes(problem(toy_manifest(120), tmp_path, train=train, probe=Probe(0)).solve())
+    monkeypatch.setattr(choice, "_LATE", (whole - short) / error + 1e-6)
+    assert "trials-told-little" not in codes(problem(toy_manifest(120), tmp_path, train=train, probe=Probe(0)).solve())
 
 
 # ------------------------------------------------------------------------------------- numbers that go wrong
