@@ -1,7 +1,7 @@
 """What methods that train cost: head probing, the choice of tau, a step beside a plain loop's and the HF Trainer's.
 
 * ``heads``: the heads of every tau from one trajectory (``ours_s``), beside the trajectory of the longest tau alone.
-* ``tau``: choosing tau by successive halving (``ours_s``), beside training every tau to its end; accuracy of what both
+* ``tau``: choosing tau by short trainings (``ours_s``), beside training every tau to its end; accuracy of what both
   choose on the held-out fifth and on test rows, which chose nothing. CPU seconds, one learning rate. Development data:
   digits (usps) and a rendered orientation through MobileNetV1-0.25 at 32 px.
 * ``steps``: steps of the Train stage (its checkpoints, one in ten seconds, left out) beside a plain PyTorch loop over

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from regraft.graft.training.search import LOWERED, LR_SHARE, TAU_RUNGS, WIDENED, beyond, search, searched_steps
+from regraft.graft.training.search import (
+    LOWERED,
+    WIDENED,
+    around,
+    beyond,
+    coarse,
+    search,
+    searched_steps,
+    trial_steps,
+)
 
 TOTAL = 500
 
@@ -22,6 +31,7 @@ class Made:
     share: float = 1.0
     value: tuple[float, float] = (-math.inf, -math.inf)
     outcome: str | None = None
+    total: int = TOTAL
 
     def shortened(self, share):
         return Made(self.key, self.score, self.log, share)
@@ -45,7 +55,7 @@ def test_the_best_rate_inside_the_grid_needs_no_other():
     found, log = searched(peak(0.01), (0.03, 0.01, 0.003))
     assert found[0].key == (0.01, 0)
     assert [key for *key, _ in log] == [[0.03, 0], [0.01, 0], [0.003, 0]]
-    assert {share for *_, share in log} == {LR_SHARE}
+    assert {share for *_, share in log} == {0.2}
 
 
 @pytest.mark.parametrize(("best", "tried"), [(0.1, [0.1, 0.3]), (0.001, [0.001, 0.0003]), (10.0, [0.1, 0.3])])
@@ -116,48 +126,98 @@ def test_where_that_is_no_better_it_stays_at_one():
     assert [lr for lr, *_ in log[3:]] == [0.1, 0.0003]
 
 
-def test_tau_is_chosen_at_the_best_rate_by_longer_trainings():
-    """At a tenth of the length τ = 8 leads, at three tenths τ = 2; the rate is found at the τ in the middle."""
+TAUS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 200)
+
+
+def test_rate_and_tau_are_chosen_together():
+    """A random head wants three times the rate of a prepared one, and is the better for it."""
 
     def score(lr, tau, share):
-        bloom = {0: 0.0, 1: 0.1, 2: 0.8 if share >= 0.3 else 0.5, 4: 0.2, 8: 0.6}[tau]
-        return bloom - abs(math.log10(lr / 0.01))
+        return -abs(math.log10(lr / (0.03 if tau == 0 else 0.01))) + (0.2 if tau == 0 else 0.0)
 
-    found, log = searched(score, (0.03, 0.01, 0.003), (0, 1, 2, 4, 8))
-    assert found[0].key == (0.01, 2)
-    assert found[0].share == TAU_RUNGS[-1]
-    assert [tau for lr, tau, share in log if share == TAU_RUNGS[0]] == [0, 1, 2, 4, 8]
-    assert [tau for lr, tau, share in log if share == TAU_RUNGS[1]] == [8, 2]
-    assert all(lr == 0.01 for lr, _, share in log if share in TAU_RUNGS)
-    assert len({trial.key for trial in found}) == len(found) == 7
+    found, log = searched(score, (0.03, 0.01, 0.003), TAUS, widen=False)
+    assert found[0].key == (0.03, 0)
+    assert [(lr, tau) for lr, tau, _ in log[:9]] == [(lr, tau) for tau in (0, 4, 64) for lr in (0.03, 0.01, 0.003)]
+    assert [(lr, tau) for lr, tau, _ in log[9:]] == [(0.03, 2)]
+    assert [trial.value for trial in found] == sorted((trial.value for trial in found), reverse=True)
 
 
-def test_a_candidate_stands_with_the_longest_of_its_trainings():
-    """At τ = 2 the rate was found by a fifth of the length; a tenth of it, which takes τ out, says less."""
-    found, log = searched(lambda lr, tau, share: share - abs(tau - 8) - abs(math.log10(lr / 0.01)), (0.03, 0.01, 0.003),
-                          (0, 1, 2, 4, 8))  # fmt: skip
-    assert (0.01, 2, TAU_RUNGS[0]) in log
-    assert (0.01, 2, TAU_RUNGS[1]) not in log
-    middle = next(trial for trial in found if trial.key == (0.01, 2))
-    assert (middle.share, middle.value[0]) == (LR_SHARE, LR_SHARE - 6)
-    for trial in found:
-        assert trial.share == max(share for lr, tau, share in log if (lr, tau) == trial.key)
+@pytest.mark.parametrize(("best", "later"), [(0, [2]), (4, [1, 16]), (64, [16, 200])])
+def test_the_taus_around_the_best_one_are_tried_at_its_rate(best, later):
+    found, log = searched(lambda lr, tau, _: -abs(math.log2((tau + 1) / (best + 1))), (0.01,), TAUS)
+    assert [(lr, tau) for lr, tau, _ in log] == [(0.01, tau) for tau in (0, 4, 64, *later)]
+    assert found[0].key == (0.01, best)
+    assert {share for *_, share in log} == {trial_steps(TOTAL) / TOTAL}
+
+
+def test_what_is_tried_around_the_best_may_be_better():
+    found, _ = searched(lambda lr, tau, _: -abs(tau - 16) - abs(math.log10(lr / 0.01)), (0.03, 0.01, 0.003), TAUS)
+    assert found[0].key == (0.01, 16)
+
+
+def test_rates_beyond_are_tried_at_the_best_tau():
+    def score(lr, tau, share):
+        return -abs(math.log10(lr / 0.1)) - (tau != 4)
+
+    found, log = searched(score, (0.03, 0.01, 0.003), TAUS)
+    assert [(lr, tau) for lr, tau, _ in log[9:11]] == [(0.1, 4), (0.3, 4)]
+    assert found[0].key == (0.1, 4)
+
+
+def test_only_a_prepared_head_can_be_spoilt():
+    """The random head is best, but below what a prepared one had before any training: that wants a lower rate."""
+
+    def score(lr, tau, share):
+        return 0.4 if tau == 0 else 0.8 if lr < 2e-3 else 0.1 if lr == 0.003 else 0.05
+
+    found, log = searched(score, (0.03, 0.01, 0.003), TAUS, floor=0.7)
+    assert [(lr, tau) for lr, tau, _ in log[9:10]] == [(0.001, 4)]
+    assert found[0].key == (0.001, 4)
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_a_few_taus_stand_for_all(count):
+    taus = TAUS[:count] if count <= 10 else tuple(range(count))
+    first = coarse(taus)
+    assert first == sorted(set(first))
+    assert set(first) <= set(taus)
+    assert first[0] == taus[0]
+    assert len(first) == min(3, count)
+    for tau in taus:
+        assert tau not in around(taus, tau)
+        assert set(around(taus, tau)) <= set(taus)
+    if count <= 5:  # so few that each is tried, or lies next to one that is
+        assert {tau for one in first for tau in (one, *around(taus, one))} == set(taus)
+
+
+@pytest.mark.parametrize(
+    ("total", "steps"), [(1, 1), (2, 1), (10, 4), (100, 40), (200, 80), (250, 100), (500, 100), (1000, 200)]
+)
+def test_a_short_training_has_steps_enough_to_leave_its_head(total, steps):
+    assert trial_steps(total) == steps
 
 
 @pytest.mark.parametrize("rates", [(0.01,), (0.1, 0.01), (0.03, 0.01, 0.003)])
-@pytest.mark.parametrize("taus", [(0,), (0, 8), (0, 1, 2, 4, 8, 16, 32, 64, 128, 200)])
-@pytest.mark.parametrize("best", [0.01, 10.0])
-def test_it_spends_no_more_than_it_says(rates, taus, best):
-    _, log = searched(peak(best), rates, taus)
+@pytest.mark.parametrize("taus", [(0,), (0, 8), (4, 8), (0, 1, 2, 4, 8), TAUS])
+@pytest.mark.parametrize("best", [(0.01, 0), (10.0, 4), (10.0, 64), (1e-9, 8)])
+@pytest.mark.parametrize("widen", [True, False])
+def test_it_spends_no_more_than_it_says(rates, taus, best, widen):
+    def score(lr, tau, _):
+        return -abs(math.log10(lr / best[0])) - abs(math.log2((tau + 1) / (best[1] + 1)))
+
+    _, log = searched(score, rates, taus, widen=widen)
     spent = sum(max(1, round(share * TOTAL)) for *_, share in log)
-    most = searched_steps(len(rates), len(taus), TOTAL)
+    most = searched_steps(len(rates), taus, TOTAL, widen=widen)
     assert spent <= most
-    if len(rates) > 1 and best == 10.0:
+    if best == (10.0, 4) and taus in ((0,), TAUS):
         assert spent == most
 
 
-def test_ten_taus_at_one_rate_cost_less_than_a_fifth_of_all_of_them():
-    assert searched_steps(1, 10, TOTAL) == 10 * 50 + 3 * 150 < 0.2 * 10 * TOTAL
+def test_what_it_costs_beside_every_tau_or_every_rate_and_tau():
+    """With the whole training of what was chosen: a third of ten at one rate, a third of thirty at most."""
+    for total in (100, 150, 200, 500):
+        assert searched_steps(1, TAUS, total) + total <= 0.35 * 10 * total
+        assert searched_steps(3, TAUS, total) + total <= 0.25 * 30 * total
 
 
 def test_rates_go_by_half_decades():

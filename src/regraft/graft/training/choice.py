@@ -181,7 +181,6 @@ def told_little(ranking: list[Trial], choice: Choice) -> Iterator[Finding]:
         return
     metric = choice.judged.metric
     whole, most = (_written(value, metric) for value in (ranking[0].value[0], max(short)))
-    others = "another --lr" if choice.tau in (SOLVED, 0) else "another --lr, or --tau 0"
     yield Finding(
         "trials-told-little",
         f"The short trainings that chose say little: {metric} {most:.3g} at best, of the whole one {whole:.3g}.",
@@ -189,7 +188,7 @@ def told_little(ranking: list[Trial], choice: Choice) -> Iterator[Finding]:
         gain,
         metric,
         detail="On the same held-out rows. What is best after few steps may not be after all of them.",
-        advice=f"Take more --steps, or compare with {others}.",
+        advice="Take more --steps, or compare with another --lr.",
     )
 
 

@@ -77,7 +77,7 @@ def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int
         rows: of the problem.
         twice: a second final training follows, on all rows after one on part of them.
     """
-    taus = 1 if probe is None else len(probe.candidates)
+    taus = (SOLVED,) if probe is None else probe.candidates
     whole = train.config.total(rows)
     finals = 2 if twice else 1
     steps = searched_steps(len(train.lrs), taus, whole, widen=train.widen) + (1 + finals) * whole

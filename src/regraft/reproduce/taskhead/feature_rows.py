@@ -79,7 +79,7 @@ def trends(
 
 
 def _middle(taus: Sequence[int]) -> int:
-    """The τ at which the rate is chosen: the one in the middle, as where a run chooses both."""
+    """The τ at which the rate is chosen: the one in the middle."""
     return sorted(taus)[len(taus) // 2]
 
 
