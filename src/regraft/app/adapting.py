@@ -292,9 +292,9 @@ def report(
     if output is not None:
         if len(runs) > 1:
             raise DataError("--output names one file", got=f"{len(runs)} runs", do="leave it out, or name one run")
-        check_page(output)
         if output.parent.resolve() != runs[0].resolve():
             check_other_file(output)
+        check_page(output)
         check_folder(output.parent)
     records = [Record.load(run / "record.json") for run in runs]
     chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})

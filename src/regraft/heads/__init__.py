@@ -23,7 +23,7 @@ from regraft.heads.metrics import (
     nll,
     score,
 )
-from regraft.heads.readout import Readout, Solution, Status
+from regraft.heads.readout import Readout, Solution, Status, UnconvergedWarning
 from regraft.heads.response import KINDS, Kind, Link, Response
 from regraft.heads.selection.chosen import (
     Choice,
@@ -97,6 +97,7 @@ __all__ = [
     "Stability",
     "Status",
     "Transfer",
+    "UnconvergedWarning",
     "Variance",
     "VarianceCache",
     "Variational",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +12,14 @@ from torch import Tensor
 from regraft.heads.calibration import link as apply_link
 from regraft.heads.held import wide_enough
 from regraft.heads.response import Link
-from regraft.linear import Blocks, Design, FeatureDesign
+from regraft.linear import Blocks, Design, FeatureDesign, Outcome
 from regraft.record import Candidate
 
-__all__ = ["Readout", "Solution", "Status"]
+__all__ = ["Readout", "Solution", "Status", "UnconvergedWarning"]
+
+
+class UnconvergedWarning(RuntimeWarning):
+    """Numbers that carry no status of their own rest on a solve that stopped above its tolerance."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,21 @@ class Status:
     iterations: int
     residual: float
     message: str
+
+    @staticmethod
+    def of(parts: Sequence[Outcome | Status]) -> Status:
+        """Of several solves to one tolerance: the worst residual, and the iterations of all."""
+        worst = max(parts, key=lambda part: part.residual)
+        return Status(worst.converged, sum(part.iterations for part in parts), worst.residual, worst.message)
+
+    def warn(self, what: str) -> None:
+        """Where it did not converge, warn the caller's caller of numbers that go without a status.
+
+        Args:
+            what: the numbers, and how they err.
+        """
+        if not self.converged:
+            warnings.warn(f"{what}. {self.message}", UnconvergedWarning, stacklevel=3)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,8 @@ from regraft.wording import first_line
 
 __all__ = ["Held", "check_numbers", "check_padding", "check_rows", "does_not_run", "first_rows"]
 
+_ROUNDED = 1e-5  # of a length that torch itself has shortened to ``max_norm``
+
 
 def check_numbers(name: str, output: Tensor, module: nn.Module) -> None:
     """NaN and infinity in weights are told where the outputs show them: no head could be told, and what failed
@@ -87,15 +89,16 @@ class Held:
         return frozenset(self.buffers.keys() | now.keys()) - frozenset(same)
 
     def check(self, name: str, module: nn.Module) -> None:
-        """A pass must leave the weights as they are.
+        """A pass must leave the weights as they are, also one of other rows: tables of tokens are looked at whole.
 
         Raises:
-            ModelError: another parameter stands in its place, or it was written into, and its norm is another.
+            ModelError: another parameter stands in its place, or it was written into, and its norm is another; or an
+                embedding will shorten rows that this pass did not read.
         """
-        now = dict(module.named_parameters())
+        now, shortened = dict(module.named_parameters()), _shortened(module)
         for key, (old, version, norm) in self.params.items():
             touched = now.get(key) is not old or written(old) != version
-            if touched and (key not in now or not torch.equal(_norm(now[key]), norm)):
+            if (touched and (key not in now or not torch.equal(_norm(now[key]), norm))) or id(old) in shortened:
                 raise ModelError(
                     f"{name} writes into its parameters",
                     expected="a forward pass in eval mode that leaves its weights as they are",
@@ -103,6 +106,17 @@ class Held:
                     do="let it compute with a copy; of an embedding with max_norm scale the rows of the table once, "
                     "and set its max_norm to None",
                 )
+
+
+def _shortened(module: nn.Module) -> set[int]:
+    """The embeddings' tables with rows longer than their ``max_norm``, which a pass that reads them shortens, by id."""
+    found = set()
+    for part in module.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.max_norm is not None:
+            lengths = torch.linalg.vector_norm(part.weight.detach(), part.norm_type, dim=1)
+            if bool((lengths > part.max_norm * (1 + _ROUNDED)).any()):
+                found.add(id(part.weight))
+    return found
 
 
 def check_padding(name: str, run: Callable[[Any], Tensor], preprocess: Preprocess, batch: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import dis
 import functools
@@ -28,6 +27,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from regraft.files import canonical_json, digest
+from regraft.network.lambdas import among_others
 
 __all__ = ["architecture", "fingerprint", "reading"]
 
@@ -240,7 +240,7 @@ class _Writer:
         try:
             text = inspect.getsource(code)
             if getattr(code, "__name__", "") == "<lambda>":
-                text += _among_others(code)
+                text += among_others(code)
         except (OSError, TypeError):
             members = vars(code).values() if isinstance(code, type) else [code]
             compiled = [body for entry in members if (body := getattr(entry, "__code__", None))]
@@ -269,26 +269,6 @@ class _Writer:
             except _UNREADABLE:
                 lines.append(f"\n{name}:{type(value).__qualname__}")
         return "".join(lines)
-
-
-def _among_others(function: types.FunctionType) -> str:
-    """A lambda's own text, where another one begins on its line: the source of either is the whole of that."""
-    lines, first = inspect.findsource(function)[0], function.__code__.co_firstlineno
-    with contextlib.suppress(SyntaxError):
-        nodes = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.Lambda)]
-        there = [node for node in nodes if node.lineno == first]
-        found = [node for node in there if _covers(node.body, function.__code__)]
-        if len(there) > 1 and found:
-            innermost = max(found, key=lambda node: (node.body.lineno, node.body.col_offset))
-            return ast.get_source_segment("".join(lines), innermost) or ""
-    return ""
-
-
-def _covers(body: ast.expr, code: types.CodeType) -> bool:
-    """Whether an expression is what ``code`` was compiled from, or holds that: all steps of it lie inside."""
-    begin, end = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
-    steps = [at for at in code.co_positions() if at[2] is not None and at[2:] != (0, 0)]
-    return bool(steps) and all(begin <= (first, left) and (last, right) <= end for first, last, left, right in steps)
 
 
 def _globals_of(code: Any) -> dict[str, Any]:

@@ -23,6 +23,7 @@ __all__ = [
     "check_folder",
     "check_other_file",
     "check_replaced",
+    "check_same",
     "record_in",
     "refuse",
     "unlike",
@@ -114,6 +115,15 @@ def check_replaced(folder: Path, record: Record, also: Sequence[str] = ()) -> No
                 do="choose another folder, or pass overwrite=True",
             )
         return
+    check_same(folder, there, record, do="choose another folder, or pass overwrite=True")
+
+
+def check_same(folder: Path, there: Record, record: Record, do: str) -> None:
+    """Refuse to replace what lies in a folder by what is of another run.
+
+    Raises:
+        DataError: on other data or classes, of another backbone or by another method.
+    """
     found = unlike(
         there,
         name=record.data.get("name"),
@@ -122,7 +132,7 @@ def check_replaced(folder: Path, record: Record, also: Sequence[str] = ()) -> No
         drawn=any(stage.get("stage") == "Reinitialise" for stage in record.task.get("recipe", ())),
         method=record.method,
     )
-    refuse(folder, there, found, do="choose another folder, or pass overwrite=True")
+    refuse(folder, there, found, do)
 
 
 def unlike(there: Record, *, name: Any, classes: Any, model: Mapping[str, Any], drawn: bool, method: str) -> list[str]:

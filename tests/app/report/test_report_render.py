@@ -220,6 +220,25 @@ def test_write_into_a_place_that_is_no_folder(tmp_path: Path) -> None:
         write(samples.minimal(), tmp_path / "file" / "report.html")
 
 
+def test_write_replaces_no_page_that_is_no_report(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("<!DOCTYPE html><title>How I use regraft</title>")
+    with pytest.raises(DataError, match=r"index\.html is no report; expected a new file, or a report"):
+        write(samples.minimal(), tmp_path / "index.html")
+    assert (tmp_path / "index.html").read_text() == "<!DOCTYPE html><title>How I use regraft</title>"
+    (tmp_path / "empty.html").touch()
+    assert write(samples.minimal(), tmp_path / "empty.html").stat().st_size > 0
+
+
+def test_write_replaces_no_report_of_another_run(tmp_path: Path) -> None:
+    one, other = samples.minimal(), samples.multiclass()
+    one.save(tmp_path / "record.json")
+    there = write(one, tmp_path / "report.html").read_text()
+    with pytest.raises(DataError, match="holds another run"):
+        write(other, tmp_path / "report.html")
+    assert write(one, tmp_path / "report.html").read_text() == there
+    write(other, tmp_path / "other.html")
+
+
 @pytest.mark.parametrize("name", ["record.json", "photo.png", "folder"])
 def test_write_replaces_no_file_that_is_no_page(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")

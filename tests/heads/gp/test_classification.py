@@ -184,6 +184,15 @@ def test_the_evidence_prefers_a_scale_between_the_ends() -> None:
     assert again.evidence == pytest.approx(best.evidence, rel=1e-9)
 
 
+@pytest.mark.parametrize("form", ["shared", "per-output"])
+def test_the_scale_of_a_kernel_that_is_an_array_is_that_of_the_tensor(form: str) -> None:
+    gram, y = part(kernel(form, 14, 3), form, OLD, OLD, 3), labels("softmax")
+    expected, known = scale_by_evidence(gram, y)
+    found, tried = scale_by_evidence(gram.numpy(), y.numpy())  # type: ignore[arg-type]
+    assert tried == known
+    assert torch.equal(found.mode, expected.mode)
+
+
 def test_probabilities_are_unsure_away_from_the_data() -> None:
     x = torch.cat([normal(30, 2) - 2, normal(30, 2, seed=1) + 2])
     y = torch.nn.functional.one_hot(torch.arange(60) // 30).double()

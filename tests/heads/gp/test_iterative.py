@@ -10,7 +10,7 @@ from tests.heads.gp.problems import FORMS, kernel, normal, part
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads import Iteration, Posterior, condition, variance_cache
+from regraft.heads import Iteration, Posterior, UnconvergedWarning, condition, variance_cache
 from regraft.heads.gp.iterative import Iterative
 from regraft.heads.readout import Status
 from regraft.linear import Dense, DenseOperator, FeatureDesign, Tag, Tagged
@@ -118,7 +118,41 @@ def test_stopping_early_is_said_and_leaves_variances_too_large_not_too_small() -
     cross, _, diagonal = blocks("shared")
     assert not found.status.converged
     assert "raise maxiter" in found.status.message
-    assert bool((found.variance(cross, diagonal) >= exact.variance(cross, diagonal) - 1e-9).all())
+    with pytest.warns(UnconvergedWarning, match="too large.*raise maxiter"):
+        variance = found.variance(cross, diagonal)
+    assert bool((variance >= exact.variance(cross, diagonal) - 1e-9).all())
+
+
+@pytest.mark.parametrize("method", ["mixed", "cg"])
+def test_what_rests_on_a_solve_that_stopped_early_warns_though_the_mean_converged(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tensor has no status to say it in. Targets of zero take no product, new rows do."""
+    monkeypatch.setattr("regraft.heads.gp.iterative._REFINEMENTS", 0)
+    gram = kernel("shared", 60, 1)
+    found = condition(gram, torch.zeros(60), 1e-4, method=method, iteration=Iteration(rank=2))  # type: ignore[arg-type]
+    found.system.maxiter = 0  # type: ignore[attr-defined]
+    assert found.status.converged
+    for call, said in (
+        (lambda: found.variance(gram, gram.diagonal()), "The variances are too large. Not converged"),
+        (lambda: found.covariance(gram, gram), "The covariances are too large. Not converged"),
+        (lambda: found.sample(gram, gram, 1), "The draws vary too much. Not converged"),
+        (lambda: variance_cache(found, 5), "told too small. Not converged"),
+    ):
+        with pytest.warns(UnconvergedWarning, match=said) as warned:
+            call()
+        assert len(warned) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("method", ["cholesky", "mixed", "cg"])
+def test_solves_that_converge_warn_of_nothing(method: str) -> None:
+    gram = kernel("shared", 60, 1)
+    found = condition(gram, normal(60, 1), 1e-2, method=method)  # type: ignore[arg-type]
+    found.variance(gram, gram.diagonal())
+    found.covariance(gram, gram)
+    found.sample(gram, gram, 1)
+    variance_cache(found, 5)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(400, 20), (600, 60)])

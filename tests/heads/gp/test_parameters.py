@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from regraft.errors import SolverError
-from regraft.heads import CoefficientPosterior, Iteration, condition, condition_design, smaller_space
+from regraft.heads import (
+    CoefficientPosterior,
+    Iteration,
+    UnconvergedWarning,
+    condition,
+    condition_design,
+    smaller_space,
+)
 from regraft.linear import Blocks, Dense, Design, FeatureDesign
 
 TIGHT = Iteration(rank=10, tol=1e-12)
@@ -41,6 +48,21 @@ X, NEW, Y = normal(25, 3), normal(6, 3, seed=1), normal(25, 2, seed=2)
 
 def matrix(design: Design) -> Tensor:
     return torch.cat([block.reshape(design.n_rows * 2, -1) for block in design.rows(slice(None)).values()], 1)
+
+
+def test_what_rests_on_a_solve_that_stopped_early_warns_though_the_mean_converged() -> None:
+    """Targets of zero take no product, new rows do."""
+    found = condition_design(Explicit(X), torch.zeros(25, 2), 1e-4, method="cg", iteration=Iteration(rank=1, maxiter=1))
+    exact, new = condition_design(Explicit(X), torch.zeros(25, 2), 1e-4, method="dense"), Explicit(NEW)
+    assert found.status.converged
+    with pytest.warns(UnconvergedWarning, match="The variances are too small. Not converged"):
+        variance = found.variance(new)
+    assert bool((variance <= exact.variance(new) + 1e-12).all())
+    with pytest.warns(UnconvergedWarning, match="The covariances are too small. Not converged"):
+        found.covariance(new)
+    for call in (found.draw, lambda n: found.sample(new, n)):
+        with pytest.warns(UnconvergedWarning, match="The draws are not those of the posterior. Not converged"):
+            call(2)
 
 
 @pytest.mark.parametrize("method", ["dense", "cg"])

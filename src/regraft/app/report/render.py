@@ -21,11 +21,13 @@ from regraft.app.report.prose import runs
 from regraft.errors import DataError, RecipeError
 from regraft.files import write_bytes
 from regraft.record import Record
+from regraft.record.folder import check_same, record_in
 
 __all__ = ["check_page", "render", "write"]
 
 _BREAK = re.compile(r"(?<=[/_])(?=\w)|(?<=\.)(?=[A-Za-z])")
 _WHOLE = 28  # letters of code that fit on the line of a telephone
+_OURS = b"<p>Made by regraft"  # in the foot of every report
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -50,13 +52,17 @@ def render(record: Record) -> str:
 
 
 def check_page(path: Path) -> None:
-    """Refuse what a slip may name: a picture, a record, a folder.
+    """Refuse what a slip may name: a picture, a record, a folder, a page that is no report.
 
     Raises:
-        DataError: not the name of a page.
+        DataError: not the name of a page, or a file that would be lost.
     """
     if path.suffix.lower() not in (".html", ".htm"):
         raise DataError(f"cannot write a report as {path.name}", expected="a .html file")
+    if path.is_file() and (there := path.read_bytes()) and _OURS not in there:
+        raise DataError(
+            f"{path} is no report", expected="a new file, or a report to write again", do="choose another name"
+        )
 
 
 def write(record: Record, path: Path | str) -> Path:
@@ -64,7 +70,7 @@ def write(record: Record, path: Path | str) -> Path:
 
     Raises:
         RecipeError: something else than a Record.
-        DataError: ``path`` names no ``.html`` file.
+        DataError: ``path`` names no ``.html`` file, one that is no report, or that of another run in its folder.
         StoreError: the folder cannot be written.
     """
     if not isinstance(record, Record):
@@ -73,6 +79,9 @@ def write(record: Record, path: Path | str) -> Path:
         )
     path = Path(path)
     check_page(path)
+    there = record_in(path.parent) if path.name.lower() == "report.html" else None
+    if there is not None:
+        check_same(path.parent, there, record, do="choose another name")
     write_bytes(path, render(record).encode())
     return path
 

@@ -30,7 +30,7 @@ class VarianceCache:
         roots: R, (n, r), or (C, n, r) in the form ``per-output``.
         excess: by how much the variances at rows of the posterior are too large, the mean over some of them, in
             units of their mean prior variance; less than that where the posterior's own, by conjugate gradients, are
-            too large.
+            too large, of which an :class:`~regraft.heads.UnconvergedWarning` tells.
         worst: the same of the worst of these rows.
     """
 
@@ -89,7 +89,9 @@ def _compared(posterior: Posterior, roots: Tensor, seed: int) -> tuple[float, fl
     prior = float((left * units.mT).sum(2).mean())
     if prior <= 0:
         return 0.0, 0.0
-    missed = (system.explained(left) - (left @ roots).square().sum(2)).clamp_min(0)
+    explained, status = system.explained(left)
+    status.warn("The excess of the cached variances is told too small")
+    missed = (explained - (left @ roots).square().sum(2)).clamp_min(0)
     return float(missed.mean()) / prior, float(missed.max()) / prior
 
 

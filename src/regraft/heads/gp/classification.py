@@ -236,6 +236,7 @@ def scale_by_evidence(
         targets: as :func:`laplace` takes them, like ``likelihood``, ``mean`` and ``mask``.
         scales: to try; by default half decades from 1e-2 to 1e3 over the mean of K's diagonal.
     """
+    gram = torch.as_tensor(gram)
     unit = float(gram.diagonal(dim1=-2, dim2=-1).mean(dtype=torch.float64))
     tried = [s / unit if unit > 0 else s for s in SCALES] if scales is None else [float(s) for s in scales]
     if not tried:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from regraft.linear.products import cholesky, cholesky_apply, eigen, triangular_
 __all__ = ["Factor", "factorise"]
 
 _BLOCK = 32
+_DIRECT = Status(True, 0, math.nan, "")  # by substitution, of which no residual is taken
 
 
 class Factor(System):
@@ -52,14 +55,14 @@ class Factor(System):
         """L (Lᵀ X)."""
         return self.lower[number] @ (self.lower[number].T @ vectors)
 
-    def explained(self, left: Tensor) -> Tensor:
+    def explained(self, left: Tensor) -> tuple[Tensor, Status]:
         """‖L⁻¹ k*ᵀ‖² of each row."""
-        return self.half(left.mT).square().sum(1)
+        return self.half(left.mT).square().sum(1), _DIRECT
 
-    def explained_jointly(self, left: Tensor) -> Tensor:
+    def explained_jointly(self, left: Tensor) -> tuple[Tensor, Status]:
         """(L⁻¹ K*ᵀ)ᵀ (L⁻¹ K*ᵀ)."""
         half = self.half(left.mT)
-        return half.mT @ half
+        return half.mT @ half, _DIRECT
 
     def append(self, between: Tensor, inside: Tensor) -> Factor:
         """The factor of [[A, Bᵀ], [B, D]] for B (B, m, n) and D (B, m, m): O(n² m).

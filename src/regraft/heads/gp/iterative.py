@@ -73,9 +73,7 @@ class Iterative(System):
         """A⁻¹ R; the status is that of the worst column."""
         outcomes = [self.outcome(*part, columns) for part, columns in zip(self.parts, right, strict=True)]
         found = [outcome.solution.to(device="cpu", dtype=torch.float64) for outcome in outcomes]
-        worst = max(outcomes, key=lambda outcome: outcome.residual)
-        products = sum(outcome.iterations for outcome in outcomes)
-        return torch.stack(found), Status(worst.converged, products, worst.residual, worst.message)
+        return torch.stack(found), Status.of(outcomes)
 
     def outcome(self, operator: Operator, preconditioner: Operator, right: Tensor) -> Outcome:
         """Of one of the systems."""
@@ -88,16 +86,16 @@ class Iterative(System):
         placed = vectors.to(device=operator.device, dtype=operator.dtype)
         return operator.apply(placed).to(device="cpu", dtype=torch.float64)
 
-    def explained(self, left: Tensor) -> Tensor:
-        """k* A⁻¹ k*ᵀ of each row, from below: 2 cᵀx − xᵀA x."""
-        solution = self.solve(left.mT)[0]
-        return ((2 * left.mT - self.times(solution)) * solution).sum(1)
+    def explained(self, left: Tensor) -> tuple[Tensor, Status]:
+        """k* A⁻¹ k*ᵀ of each row, from below: 2 cᵀx − xᵀA x; the status is that of the solve for x."""
+        solution, status = self.solve(left.mT)
+        return ((2 * left.mT - self.times(solution)) * solution).sum(1), status
 
-    def explained_jointly(self, left: Tensor) -> Tensor:
-        """K* A⁻¹ K*ᵀ, from below: CᵀX + XᵀC − XᵀA X."""
-        solution = self.solve(left.mT)[0]
+    def explained_jointly(self, left: Tensor) -> tuple[Tensor, Status]:
+        """K* A⁻¹ K*ᵀ, from below: CᵀX + XᵀC − XᵀA X; the status is that of the solve for X."""
+        solution, status = self.solve(left.mT)
         crossed = left @ solution
-        return crossed + crossed.mT - solution.mT @ self.times(solution)
+        return crossed + crossed.mT - solution.mT @ self.times(solution), status
 
 
 @dataclass(frozen=True)
@@ -214,22 +212,24 @@ def mixed(systems: Tensor, noise: Tensor, scale: float) -> Iterative | None:
 class _Refined(Iterative):
     """A with a preconditioner P so near to it that what it explains needs few products, often one."""
 
-    def explained(self, left: Tensor) -> Tensor:
+    def explained(self, left: Tensor) -> tuple[Tensor, Status]:
         """cᵀA⁻¹c = (c + r)ᵀx + rᵀA⁻¹r for any x, r = c − A x; the last term by P⁻¹ once it is small."""
-        return torch.stack([self._of_one(*part, columns.T) for part, columns in zip(self.parts, left, strict=True)])
+        found = [self._of_one(*part, columns.T) for part, columns in zip(self.parts, left, strict=True)]
+        return torch.stack([values for values, _ in found]), Status.of([status for _, status in found])
 
-    def _of_one(self, operator: Operator, preconditioner: Operator, right: Tensor) -> Tensor:
+    def _of_one(self, operator: Operator, preconditioner: Operator, right: Tensor) -> tuple[Tensor, Status]:
         right = right.contiguous()
         found = preconditioner.apply(right)
-        for _ in range(_REFINEMENTS):
+        for steps in range(_REFINEMENTS):
             missed = right - operator.apply(found)
             step = preconditioner.apply(missed)
             last, total = (missed * step).sum(0), ((right + missed) * found).sum(0)
             if bool((last.abs() <= _SMALL * total.abs()).all()):
-                return total + last
+                return total + last, Status(True, steps + 1, 0.0, "")
             found = found + step
-        found = self.outcome(operator, preconditioner, right).solution
-        return ((2 * right - operator.apply(found)) * found).sum(0)
+        outcome = self.outcome(operator, preconditioner, right)
+        found = outcome.solution
+        return ((2 * right - operator.apply(found)) * found).sum(0), Status.of([outcome])
 
 
 @final

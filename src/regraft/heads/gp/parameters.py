@@ -70,16 +70,19 @@ class CoefficientPosterior:
     def variance(self, new: Design) -> Tensor:
         """Var[f*] = diag(Ψ* S⁻¹ Ψ*ᵀ), (M, C), of f and not of noisy targets; rows of Ψ* are written out in chunks.
 
-        Where S is solved by conjugate gradients it is, if anything, too small.
+        Where S is solved by conjugate gradients it is, if anything, too small; where a solve does not converge an
+        :class:`~regraft.heads.UnconvergedWarning` says so, here as in covariances and draws.
         """
-        parts = [self.system.explained(rows[None])[0] for _, rows in _rows(new.scaled(self.prior))]
-        return torch.cat(parts).view(new.n_rows, new.n_outputs).clamp_min(0)
+        parts = [self.system.explained(rows[None]) for _, rows in _rows(new.scaled(self.prior))]
+        Status.of([status for _, status in parts]).warn("The variances are too small")
+        return torch.cat([found[0] for found, _ in parts]).view(new.n_rows, new.n_outputs).clamp_min(0)
 
     def covariance(self, new: Design) -> Tensor:
         """Cov[f*] = Ψ* S⁻¹ Ψ*ᵀ over row-major (row, output), (M·C, M·C)."""
         rows = torch.cat([part for _, part in _rows(new.scaled(self.prior))])
-        found = self.system.explained_jointly(rows[None])[0]
-        return (found + found.T) / 2
+        found, status = self.system.explained_jointly(rows[None])
+        status.warn("The covariances are too small")
+        return (found[0] + found[0].T) / 2
 
     def sample(self, new: Design, n: int, seed: int = 0) -> Tensor:
         """Joint draws of f* without the mean function, (n, M, C)."""
@@ -97,7 +100,8 @@ class CoefficientPosterior:
             noise = torch.randn(self.noise.shape, generator=generator, dtype=torch.float64) * self.noise.rsqrt()
             own = torch.randn(self.system.size, generator=generator, dtype=torch.float64)
             pulls.append(_adjoint(self.design, noise) + own)
-        found, _ = self.system.solve(torch.stack(pulls, 1)[None])
+        found, status = self.system.solve(torch.stack(pulls, 1)[None])
+        status.warn("The draws are not those of the posterior")
         return [self.coefficients + _unscaled(self.design, column, self.prior) for column in found[0].T]
 
 

@@ -92,7 +92,8 @@ class Posterior:
         """Var[f*], (M, C), of f and not of noisy targets; never below zero.
 
         By conjugate gradients the new rows take a solve, side by side, to the tolerance of the posterior's own, and one
-        product more; where it does not converge that is not said, and variances are too large.
+        product more; where it does not converge variances are too large, and an
+        :class:`~regraft.heads.UnconvergedWarning` says so, here as in covariances and draws.
 
         Args:
             cross: K of the new rows with the old ones.
@@ -101,16 +102,21 @@ class Posterior:
         """
         left = self._cross(cross)
         prior = self.scale * self.form.diagonal(prior_diag, self.form.rows(left.shape[1]))
-        return self.form.spread((prior - self.system.explained(left)).clamp_min(0))
+        explained, status = self.system.explained(left)
+        status.warn("The variances are too large")
+        return self.form.spread((prior - explained).clamp_min(0))
 
     def covariance(self, cross: Tensor, gram_new: Tensor) -> Tensor:
         """Cov[f*] in the form of a kernel matrix of M rows: (M, M), (C, M, M) or (M·C, M·C)."""
-        return self.form.release(self._covariance(self._cross(cross), gram_new))
+        found, status = self._covariance(self._cross(cross), gram_new)
+        status.warn("The covariances are too large")
+        return self.form.release(found)
 
     def sample(self, cross: Tensor, gram_new: Tensor, n: int, seed: int = 0) -> Tensor:
         """Joint draws of f* without the mean function, (n, M, C); the same for the same seed."""
         left = self._cross(cross)
-        covariance = self._covariance(left, gram_new)
+        covariance, status = self._covariance(left, gram_new)
+        status.warn("The draws vary too much")
         rows, columns_each = left.shape[1], self.form.fold(self.targets).shape[2]
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(n, self.form.systems, rows, columns_each, generator=generator, dtype=torch.float64)
@@ -125,11 +131,12 @@ class Posterior:
         """s k*, (B, m, n)."""
         return self.scale * self.form.between(cross, self.rows)
 
-    def _covariance(self, left: Tensor, gram_new: Tensor) -> Tensor:
+    def _covariance(self, left: Tensor, gram_new: Tensor) -> tuple[Tensor, Status]:
         rows = self.form.rows(left.shape[1])
         prior = self.scale * self.form.matrix(gram_new, rows, rows, "the kernel of the new rows")
-        found = prior - self.system.explained_jointly(left)
-        return (found + found.mT) / 2
+        explained, status = self.system.explained_jointly(left)
+        found = prior - explained
+        return (found + found.mT) / 2, status
 
     # ------------------------------------------------------------------ rows that come and go
 
@@ -198,7 +205,7 @@ def condition(
     ``mixed``       Cholesky in float32 and refined to float64: half the time and memory; the evidence to the
                     standard error that the status tells
     ``cg``          conjugate gradients with a low-rank preconditioner: nothing is written out; no evidence,
-                    or an estimate; variances exact or too large
+                    or an estimate; variances exact or too large, with a warning where their solve fell short
     ``auto``        ``cholesky`` to n = 4,000 and for matrices in float64, ``mixed`` for others to n = 25,000
                     and for all matrices in memory; ``cg`` for operators beyond that
     ==============  =========================================================================================

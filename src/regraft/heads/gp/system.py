@@ -31,12 +31,12 @@ class System(ABC):
         """A⁻¹ R for R (B, n, k), and how well."""
 
     @abstractmethod
-    def explained(self, left: Tensor) -> Tensor:
-        """diag(K* A⁻¹ K*ᵀ) for K* (B, m, n), (B, m)."""
+    def explained(self, left: Tensor) -> tuple[Tensor, Status]:
+        """diag(K* A⁻¹ K*ᵀ) for K* (B, m, n), (B, m), and how well."""
 
     @abstractmethod
-    def explained_jointly(self, left: Tensor) -> Tensor:
-        """K* A⁻¹ K*ᵀ for K* (B, m, n), (B, m, m)."""
+    def explained_jointly(self, left: Tensor) -> tuple[Tensor, Status]:
+        """K* A⁻¹ K*ᵀ for K* (B, m, n), (B, m, m), and how well."""
 
     @abstractmethod
     def times_one(self, number: int, vectors: Tensor) -> Tensor:
