@@ -155,12 +155,15 @@ def test_solves_that_converge_warn_of_nothing(method: str) -> None:
     variance_cache(found, 5)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("rows", "width"), [(400, 20), (600, 60)])
-def test_variances_of_kernels_in_float32_are_those_of_float64_and_none_is_too_small(rows: int, width: int) -> None:
+def test_variances_of_kernels_in_float32_are_those_of_float64_and_none_is_too_small(
+    rows: int, width: int, seed: int
+) -> None:
     """Features behind a ReLU: at a noise of 1e-3 of the prior a variance is 5e-5 of it, and single precision leaves
-    conjugate gradients a residual that is not orthogonal to what they found. It knows the prior to 6e-8, which is a
-    thousandth of such a variance."""
-    x = torch.randn(rows + 30, width, generator=torch.Generator().manual_seed(0)).relu()
+    conjugate gradients a residual that is not orthogonal to what they found, and that says much where the noise is all
+    that A has. It knows the prior to 6e-8, which is a thousandth of such a variance."""
+    x = torch.randn(rows + 30, width, generator=torch.Generator().manual_seed(seed)).relu()
     wide = x.double()
     old, new = wide[:rows], wide[rows:]
     noise = 1e-3 * float(wide.square().sum(1).mean())
@@ -170,7 +173,7 @@ def test_variances_of_kernels_in_float32_are_those_of_float64_and_none_is_too_sm
     assert found.status.converged
     cross, prior = new @ old.T, new @ new.T
     ratios = found.variance(cross, prior.diagonal()) / exact.variance(cross, prior.diagonal())
-    assert float(ratios.min()) > 1 - 2e-3
+    assert 1 - 2e-3 < float(ratios.min()) <= float(ratios.max()) < 1 + 5e-3
     assert float(ratios.median()) == pytest.approx(1, abs=1e-3)
     covariance, known = found.covariance(cross, prior), exact.covariance(cross, prior)
     values = torch.linalg.eigvalsh(covariance)

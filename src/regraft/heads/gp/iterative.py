@@ -36,6 +36,7 @@ PRECONDITIONERS: dict[str, Callable[[Operator, int], LowRank]] = {
 }
 _BLOCK_BYTES = 2**20
 _REFINEMENTS, _SMALL = 8, 1e-7
+_TURNS = 3
 _PSD = (Tag.POSITIVE_SEMIDEFINITE,)
 
 
@@ -88,14 +89,42 @@ class Iterative(System):
 
     def explained(self, left: Tensor) -> tuple[Tensor, Status]:
         """k* A⁻¹ k*ᵀ of each row, from below: 2 cᵀx − xᵀA x; the status is that of the solve for x."""
-        solution, status = self.solve(left.mT)
-        return ((2 * left.mT - self.times(solution)) * solution).sum(1), status
+        solution, times, status = self._solved(left.mT)
+        return ((2 * left.mT - times) * solution).sum(1), status
 
     def explained_jointly(self, left: Tensor) -> tuple[Tensor, Status]:
         """K* A⁻¹ K*ᵀ, from below: CᵀX + XᵀC − XᵀA X; the status is that of the solve for X."""
-        solution, status = self.solve(left.mT)
+        solution, times, status = self._solved(left.mT)
         crossed = left @ solution
-        return crossed + crossed.mT - solution.mT @ self.times(solution), status
+        return crossed + crossed.mT - solution.mT @ times, status
+
+    def _solved(self, right: Tensor) -> tuple[Tensor, Tensor, Status]:
+        """X, A X, and the status of the solve of A X = R.
+
+        A residual r that is small beside c can leave rᵀA⁻¹r, what is missing of cᵀA⁻¹c, as large as the variance: the
+        smallest eigenvalue of A is the noise. Where that is more than single precision makes of the prior, by the
+        preconditioner for A, r is solved for too.
+        """
+        solution, status = self.solve(right)
+        times = self.times(solution)
+        for _ in range(_TURNS):
+            missed = right - times
+            missing = (missed * self._preconditioned(missed)).sum(1)
+            late = (missing > _SMALL * ((right + missed) * solution).sum(1).abs()).any(0)
+            if not (status.converged and bool(late.any())):
+                break
+            step, _ = self.solve(missed[..., late])
+            solution[..., late] += step
+            times[..., late] = self.times(solution[..., late])
+        return solution, times, status
+
+    def _preconditioned(self, vectors: Tensor) -> Tensor:
+        """P⁻¹ X, P the preconditioners."""
+        found = [
+            inverse.apply(columns.to(device=inverse.device, dtype=inverse.dtype)).to(device="cpu", dtype=torch.float64)
+            for (_, inverse), columns in zip(self.parts, vectors, strict=True)
+        ]
+        return torch.stack(found)
 
 
 @dataclass(frozen=True)
