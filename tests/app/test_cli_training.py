@@ -107,7 +107,7 @@ def test_a_dry_run_says_what_the_training_would_cost(regraft, photos, own):
     code, out, err = regraft("adapt", photos, *own, "--method", "finetune", "--steps", "40", "--dry-run", "--json")
     assert (code, err) == (0, "")
     cost = json.loads(out)["cost"]
-    steps = (3 + 2) * 8 + 10 * 4 + 3 * 12 + 2 * 40  # rates and two beyond, ten τ, three of them longer, twin and final
+    steps = (3 * 3 + 2 + 2) * 16 + 2 * 40  # three rates at three τ, two beyond, two τ more; twin and final
     looks = 1 + 2 + 5  # by the instruments, of the 36 rows: the energy; the start and the end, epochs 1, 2, 4, 8, 16
     assert cost["backbone_passes"] == pytest.approx(1 + steps * 32 / 64 + looks * 36 / 64)
     assert cost["flops"] > 0
