@@ -126,6 +126,27 @@ def test_a_batch_of_no_rows_is_refused_and_spoils_no_later_fit():
                 GraftClassifier(model, folds=folds).fit(x.reshape(30, -1) if model is None else list(x), y)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "settings", "why"),
+    [
+        (GraftClassifier, {"class_weight": "balance"}, "class weight 'balance' is unknown; expected 'balanced'"),
+        (GraftClassifier, {"class_weight": 2.0}, "class weight 2.0 is unknown; expected 'balanced', a weight by"),
+        (GraftClassifier, {"class_weight": {"class 0": -1.0}}, "class weights hold negative or non-finite numbers"),
+        (GraftClassifier, {"metric": "acc"}, "metric 'acc' does not fit multiclass labels; expected accuracy, .*nll"),
+        (GraftClassifier, {"metric": "r2"}, "metric 'r2' does not fit multiclass labels; expected accuracy"),
+        (GraftRegressor, {"metric": "accuracy"}, "metric 'accuracy' does not fit regression labels; expected r2, rmse"),
+    ],
+)
+def test_settings_that_no_rows_make_right_are_refused_before_the_pass(estimator, settings, why, monkeypatch):
+    def passing(*_, **__):
+        raise AssertionError("the pass began")
+
+    monkeypatch.setattr("regraft.graft.estimator.sweep", passing)
+    x, y = toy_arrays(12)
+    with pytest.raises(ValueError, match=why):
+        estimator(toy_network(), **settings).fit(list(x), y if estimator is GraftClassifier else np.arange(12.0))
+
+
 def test_clone_keeps_the_model():
     estimator = GraftClassifier("regraft/fashion-resnet", method="probe", metric="f1")
     assert clone(estimator).get_params() == estimator.get_params()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,11 @@ from regraft.files import digest
 from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.alike import are_copies, together
 from regraft.graft.frozen.problem import FeatureProblem
-from regraft.graft.options import check_counts
+from regraft.graft.options import check_class_weight, check_counts, check_metric
 from regraft.graft.problem import Task
 from regraft.graft.recipe import Features, Recipe, Select, Solve, find_recipe
+from regraft.heads import METRICS, PROPER
+from regraft.heads.weights import row_weights
 from regraft.linear import Dense, Matrix
 from regraft.network import Network, load
 from regraft.record import counted
@@ -44,6 +47,7 @@ class _Graft(BaseEstimator):
 
     model: Any
     method: str
+    metric: Any
     folds: int
     random_state: Any
     batch_size: int
@@ -88,6 +92,7 @@ class _Graft(BaseEstimator):
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         check_counts(optional=(), folds=self.folds)
+        check_metric(self.metric, "regression" if numeric else "multiclass", METRICS + PROPER)
         if not numeric:
             _refuse_unclear(y)
         if self.model is None:
@@ -109,14 +114,16 @@ class _Graft(BaseEstimator):
             validate_data(self, X, skip_check_array=True)
         return X, y
 
-    def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
+    def _solve(self, X: Any, target: Target, class_weight: Any = None) -> None:
         recipe = self._recipe()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        task = Task(target, None, self.metric, seed, min(self.folds, len(target)), class_weight)
+        row_weights(task.response, class_weight, torch.ones(len(task)))  # refuses before the pass what no solve takes
         matrices, copies = self._read(X)
         groups = copies()
         groups = None if groups is None or len(set(groups)) == 1 else groups  # all alike
         problem = FeatureProblem(
-            Task(target, groups, metric, seed, min(self.folds, len(target)), class_weight),
+            replace(task, groups=groups),
             matrices,
             ("none",) if self.model is None else recipe.features.scalings,
             recipe.solve,
@@ -250,6 +257,7 @@ class GraftClassifier(ClassifierMixin, _Graft):
 
     def fit(self, X: Any, y: Any) -> GraftClassifier:
         """Solve the head on (X, y)."""
+        check_class_weight(self.class_weight, by_label=True)
         X, y = self._prepare(X, y, numeric=False)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
@@ -262,7 +270,7 @@ class GraftClassifier(ClassifierMixin, _Graft):
             )
         kind: Kind = "binary" if len(self.classes_) == 2 else "multiclass"
         names = tuple(str(i) for i in range(len(self.classes_)))
-        self._solve(X, Target(kind, names, codes.astype(np.int64)), self.metric, self._weights(names))
+        self._solve(X, Target(kind, names, codes.astype(np.int64)), self._weights(names))
         return self
 
     def _weights(self, names: tuple[str, ...]) -> Any:
@@ -324,7 +332,7 @@ class GraftRegressor(RegressorMixin, _Graft):
         """Solve the head on (X, y)."""
         X, y = self._prepare(X, y, numeric=True)
         values = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        self._solve(X, Target("regression", ("y",), values), self.metric)
+        self._solve(X, Target("regression", ("y",), values))
         return self
 
     def predict(self, X: Any) -> np.ndarray:

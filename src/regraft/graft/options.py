@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -16,7 +17,17 @@ from regraft.features import DTYPES
 from regraft.heads import METRICS, default_metric, fitting
 from regraft.wording import first_line
 
-__all__ = ["Level", "Options", "check_counts", "check_options", "check_seed", "choose_metric", "pick_device"]
+__all__ = [
+    "Level",
+    "Options",
+    "check_class_weight",
+    "check_counts",
+    "check_metric",
+    "check_options",
+    "check_seed",
+    "choose_metric",
+    "pick_device",
+]
 
 Level = Literal["none", "cheap", "all"]
 
@@ -126,14 +137,36 @@ def check_seed(seed: int) -> None:
         raise RecipeError(f"seed {seed!r} is out of range", expected=f"0 to {_SEEDS - 1:,}")
 
 
+def check_class_weight(weight: Any, *, by_label: bool = False) -> None:
+    """Refuse what is no weight of classes; ``by_label``: a mapping is one.
+
+    Raises:
+        RecipeError: it is neither ``balanced`` nor none.
+    """
+    named = by_label and isinstance(weight, Mapping)
+    if not (weight is None or named or (isinstance(weight, str) and weight == "balanced")):
+        expected = "'balanced', a weight by label or none" if by_label else "'balanced' or none"
+        raise RecipeError(f"class weight {weight!r} is unknown", expected=expected)
+
+
+def check_metric(name: Any, kind: Kind, known: Collection[str] = METRICS) -> None:
+    """Refuse a metric that is none of those known, or that the kind of labels does not have.
+
+    Raises:
+        RecipeError: it is one of these.
+    """
+    fits = [metric for metric in known if metric in fitting(kind)]
+    if name not in fits:
+        raise RecipeError(f"metric {name!r} does not fit {kind} labels", expected=", ".join(fits))
+
+
 def check_options(options: Options) -> str:
     """Refuse what no data can make right, before anything is read; gives the device."""
     if options.dtype not in DTYPES:
         raise RecipeError(f"storage type {options.dtype!r} is unknown", expected=", ".join(DTYPES))
     if options.metric is not None and options.metric not in METRICS:
         raise RecipeError(f"metric {options.metric!r} is unknown", expected=", ".join(METRICS))
-    if options.class_weight not in (None, "balanced"):
-        raise RecipeError(f"class weight {options.class_weight!r} is unknown", expected="'balanced' or none")
+    check_class_weight(options.class_weight)
     if options.instruments not in get_args(Level):
         raise RecipeError(f"instruments {options.instruments!r} are unknown", expected=", ".join(get_args(Level)))
     if not isinstance(options.cache, str | PathLike | None):
@@ -150,7 +183,5 @@ def choose_metric(options: Options, kind: Kind) -> str:
     if kind == "regression" and options.class_weight is not None:
         raise RecipeError("class weights do not fit regression", do="leave --class-weight out")
     name = options.metric or default_metric(kind)
-    fits = [metric for metric in METRICS if metric in fitting(kind)]
-    if name not in fits:
-        raise RecipeError(f"metric {name!r} does not fit {kind} labels", expected=", ".join(fits))
+    check_metric(name, kind)
     return name

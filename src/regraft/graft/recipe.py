@@ -324,13 +324,13 @@ METHODS: dict[str, Recipe] = {
         ),
         Recipe(
             "gradient",
-            "last layer and gradients of the topmost block",
+            Gradients().read,
             (_LAST, Solve(("logistic",)), SetHead(), Gradients(), Solve(("logistic",))),
             _GRADIENTS,
         ),
         Recipe(
             "tangent-gp",
-            "Gaussian process of the linearised network: last layer and topmost block, with error bars",
+            f"Gaussian process of the linearised network: {Gradients().read}, with error bars",
             (_LAST, Solve(("logistic",)), SetHead(), Gradients(), Posterior(), Solve(("logistic",))),
             _LINEARIZED,
         ),

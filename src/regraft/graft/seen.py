@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from regraft.data import Manifest
 from regraft.files import digest
 
-__all__ = ["among", "marks", "unpacked", "written_marks"]
+__all__ = ["among", "are_contents", "marks", "unpacked", "written_marks"]
 
 _BYTES = 6  # of a hash: of 50,000 rows and 10,000 others a pair is alike by chance once in 500,000 runs
 
@@ -41,6 +41,14 @@ def among(
         known, known_names = unpacked(packed), unpacked(ways.get(name, ""))
         found[name] = sum(_mark(value) in known or _mark(way) in known_names for value, way in zip(rows.hashes, hashed))
     return found
+
+
+def are_contents(names: Collection[str], known: Collection[bytes], written: Collection[bytes]) -> bool:
+    """Whether all names of groups are what tells the run's rows apart (:func:`regraft.graft.alike.contents`), by the
+    marks of their bytes and those of how they are written: the groups are of copies alone."""
+    seen, ways = ({mark.hex() for mark in marks} for marks in (known, written))
+    length = 2 * _BYTES
+    return all(name[:length] in seen or digest(name)[:length] in ways for name in names)
 
 
 def unpacked(packed: Any) -> frozenset[bytes]:

@@ -34,6 +34,14 @@ def test_code_is_what_stands_between_backticks_and_options() -> None:
     assert runs("") == ()
 
 
+@pytest.mark.parametrize("name", ["-1", "1e-05", "--word", "`x`", "a `b` -2", "l'été -1", 'it\'s "--so" `1`', "\\"])
+def test_names_in_quotes_stay_as_they_are(name: str) -> None:
+    found = runs(f"The folds' score is no better than always saying {name!r}; see `--metric`, rows' -0.2.")
+    assert not any(run.code for run in found[:-2])
+    assert "".join(run.text for run in found[:-2]) == f"The folds' score is no better than always saying {name!r}; see "
+    assert found[-2:] == (Run("--metric", True), Run(", rows' −0.2."))
+
+
 @given(st.text(st.sampled_from("ab `-.("), max_size=30))
 def test_nothing_but_backticks_is_lost(text: str) -> None:
     assert "".join(run.text for run in runs(text)).replace("`", "") == text.replace("`", "")

@@ -293,3 +293,15 @@ def test_long_names_may_break_and_numbers_may_not() -> None:
     html = render(samples.multiclass())
     assert "google/<wbr>mobilenet_<wbr>v2_<wbr>1.0_<wbr>224" in html
     assert "features.<wbr>1" not in html
+
+
+@pytest.mark.parametrize("names", [("road", "sky"), tuple(map(str, range(40)))])
+def test_counts_of_pixels_stand_in_a_column_of_pixels(names: tuple[str, ...]) -> None:
+    """In the map of a few classes and in the table of pairs of many."""
+    counts = [[3 if i == j else 1 for j in range(len(names))] for i in range(len(names))]
+    for rows, unit, other in (("pixels", "pixels", "rows"), ("test", "rows", "pixels")):
+        figure = {"classes": list(names), "counts": counts, "rows": rows}
+        page = render(replace(samples.minimal(), figures={"confusion": figure}))
+        heads = re.findall(r'<th scope="col" class="(?:total|n)">(?:<span>)?([^<]*)', page)
+        assert any(head.endswith(unit) for head in heads)
+        assert not any(head.endswith(other) for head in heads)

@@ -18,8 +18,6 @@ FACTS = {
     ("method", "figures", "said"),
     [
         ("all-layers", {}, "solved by regraft on frozen features"),
-        ("gradient", {}, "on activations and gradients of the frozen backbone"),
-        ("tangent-gp", {}, "on activations and gradients of the frozen backbone"),
         ("finetune", {"training": {"runs": []}}, "trained by regraft together with the backbone's weights"),
         (
             "head2toe-ft-plus", {"training": {"runs": [{"kept": False}, {"kept": True}]}},
@@ -32,6 +30,22 @@ def test_the_card_tells_frozen_heads_from_trained_ones(method, figures, said):
     card = model_card(Record(verb="adapt", status="completed", method=method, scores={}, figures=figures, **FACTS))
     assert said in card
     assert "frozen" not in card or "frozen" in said
+
+
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("full", "solved by regraft on activations and gradients of the frozen backbone."),
+        ("gradient", "solved by regraft on gradients of the frozen backbone."),
+        ("activation", "solved by regraft on frozen features."),
+    ],
+)
+def test_the_card_names_gradients_where_the_head_read_them(mode, said):
+    """Whatever the recipe is called."""
+    stages = [{"stage": "Features"}, {"stage": "Gradients", "mode": mode}]
+    for method in ("gradient", "mine"):
+        facts = {**FACTS, "task": {**FACTS["task"], "recipe": stages}}
+        assert said in model_card(Record(verb="adapt", status="completed", method=method, scores={}, **facts))
 
 
 @pytest.mark.parametrize(

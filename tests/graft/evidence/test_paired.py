@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,47 @@ def test_groups_that_one_run_knows_hold_for_both_in_either_order():
     for told in ((groups, ()), ((), groups), (groups, copies), (copies, groups)):
         (pair,) = pairs([said(run, truth, x, groups=g) for run, x, g in zip(("one", "two"), names, told)])
         assert pair == both
+
+
+def held_together(run, groups=(), folds=5, **settings):
+    """A run whose own folds or held-out part scored six rows."""
+    protocol = settings.pop("protocol", "outer cross-validation")
+    found = said(run, list("aabbab"), list("abbaab"), protocol=protocol, groups=groups)
+    return replace(found, folds=folds, **settings)
+
+
+@pytest.mark.parametrize("protocol", ["outer cross-validation", "hold-out of a fifth"])
+def test_a_run_whose_own_folds_part_groups_is_not_compared_with_one_whose_folds_do_not(protocol):
+    """It may have learnt from other rows of the groups that it is scored on. A split that the user names is both's."""
+    one, two = held_together("one", list("xxyyzz"), protocol=protocol), held_together("two", protocol=protocol)
+    for runs in ((one, two), (two, one)):
+        (apart,) = pairs(runs)
+        assert isinstance(apart, Apart)
+        told = "one was run with groups and two without; run both with the same --group, or name a test split"
+        assert apart.why == told
+    (pair,) = pairs([replace(run, protocol="test split") for run in (one, two)])
+    assert pair.difference == 0
+
+
+def test_runs_with_other_groups_are_not_compared_and_those_whose_groups_have_other_names_are():
+    groups = list("xxyyzz")
+    (apart,) = pairs([held_together("one", groups), held_together("two", list("xyyzzx"))])
+    told = "one and two were run with other groups; run both with the same --group, or name a test split"
+    assert (isinstance(apart, Apart), apart.why) == (True, told)
+    for other in (list("ppqqrr"), groups):
+        (pair,) = pairs([held_together("one", groups), held_together("two", other)])
+        assert pair.rows == 6
+    (pair,) = pairs([held_together("one", list("uvwxyz")), held_together("two")])  # a group a row parts nothing
+    assert pair.rows == 6
+
+
+def test_runs_of_other_numbers_of_folds_are_not_compared():
+    """Fewer folds learn from fewer rows each."""
+    (apart,) = pairs([held_together("one", folds=2), held_together("two", folds=5)])
+    told = "6 cross-validated rows in 2 folds beside 5; run both with the same --folds, or name a test split"
+    assert (isinstance(apart, Apart), apart.why) == (True, told)
+    (pair,) = pairs([held_together("one", folds=0), held_together("two")])  # a file that does not tell
+    assert pair.rows == 6
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +241,21 @@ def test_groups_stand_in_the_predictions(folders):
     found = predictions_of(folders / "grouped")
     assert set(found.groups.values()) == {f"patient {i}" for i in range(30)}
     assert predictions_of(folders / "probe").groups == {}
+
+
+def test_saved_runs_of_other_groups_or_folds_are_not_compared(folders, tmp_path):
+    """Copies that a run itself found in its data are no groups that the other one lacks."""
+    x, y = toy_arrays(60)
+    regraft.adapt(toy_manifest(60), toy_network(), method="probe", cache=tmp_path / "c", folds=2).save(tmp_path / "two")
+    x[20] = x[23]
+    regraft.adapt((x, y), toy_network(), method="probe", cache=tmp_path / "c", folds=3).save(tmp_path / "copies")
+    probe = predictions_of(folders / "probe")
+    others = {f.name: predictions_of(f) for f in (folders / "grouped", tmp_path / "two", tmp_path / "copies")}
+    assert others["copies"].groups
+    found = {name: next(pairs([probe, other])) for name, other in others.items()}
+    assert found["grouped"].why.startswith("grouped was run with groups and probe without")
+    assert found["two"].why.startswith("60 cross-validated rows in 3 folds beside 2")
+    assert found["copies"].altered
 
 
 @pytest.mark.parametrize(("kind", "metric"), [("binary", "roc-auc"), ("multilabel", "map"), ("multilabel", "roc-auc")])

@@ -363,6 +363,25 @@ def test_parameters_that_are_not_there_and_options_that_mean_nothing_are_refused
     assert with_gradients("probe", None, None) is METHODS["probe"]
 
 
+@pytest.mark.parametrize(
+    ("method", "mode", "select", "title"),
+    [
+        ("gradient", "full", None, "last layer and gradients of the topmost block"),
+        ("gradient", "activation", None, "last layer"),
+        ("gradient", "gradient", None, "gradients of the topmost block"),
+        ("gradient", None, ["4.*", "2.*"], "last layer and gradients of 4.*, 2.*"),
+        ("gradient", "gradient", "4.*", "gradients of 4.*"),
+        ("tangent-gp", "activation", None, "Gaussian process of the linearised network: last layer, with error bars"),
+    ],
+)
+def test_the_title_says_what_the_head_reads(method, mode, select, title) -> None:
+    recipe = with_gradients(method, mode, select)
+    assert recipe.title == title
+    assert gradient_features(recipe.gradients).title == with_gradients("gradient", mode, select).title
+    own = with_gradients(replace(METHODS[method], title="mine"), mode, select)
+    assert own.title == "mine"
+
+
 def test_without_blocks_the_topmost_layer_is_taken() -> None:
     assert list(adapt(Gradients()).adapted.tangent.coefficients) == ["4.weight", "4.bias"]
     bare = from_module(nn.Sequential(nn.Flatten(), nn.Tanh()), ArrayPreprocess((3, 6, 6)), name="bare")

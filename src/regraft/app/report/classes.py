@@ -51,9 +51,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Confusion:
-    """The section: ``lines`` (a heat map) up to 30 classes, else ``pairs``."""
+    """The section: ``lines`` (a heat map) up to 30 classes, else ``pairs``; counts are of a ``unit``, row or pixel."""
 
     lead: str
+    unit: str
     caption: str
     classes: tuple[str, ...]
     lines: tuple[Line, ...]
@@ -109,6 +110,7 @@ def confusion(record: Record) -> Confusion | None:
     unit = "pixel" if which == "pixels" else "row"
     return Confusion(
         lead=_lead(pairs, total, unit),
+        unit=unit,
         caption=f"{words.count(total)} {where}",
         classes=names,
         lines=tuple(_line(names, i, counts[i], unit) for i in range(len(names))) if len(names) <= LARGEST_MAP else (),

@@ -9,8 +9,11 @@ from regraft.app.report import words
 
 __all__ = ["Run", "runs"]
 
-# what stands between backticks, and options such as --source
-_CODE = re.compile(r"`([^`\n]+)`|(?<![\w`-])(--[A-Za-z][\w-]*)")
+# names in quotes as repr writes them, what stands between backticks, and options such as --source
+_SET = re.compile(
+    r"""(?<![\w'"])(?P<name>(?P<quote>['"])(?:\\.|(?!(?P=quote))[^\\\n])*(?P=quote))(?!\w)"""
+    r"|`(?P<code>[^`\n]+)`|(?<![\w`-])(?P<option>--[A-Za-z][\w-]*)"
+)
 # of a number, not of a range, a name or a path
 _MINUS = re.compile(r"(?<![\w.)\]/-])-(?=\.?\d)")
 _POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)e([+-]\d{2,3})(?!\w)")
@@ -26,10 +29,11 @@ class Run:
 
 def runs(text: str) -> tuple[Run, ...]:
     """A sentence in runs: code between backticks (which go) and options; in words ``-0.2`` and ``9e-05`` become
-    ``−0.2`` and ``9 × 10⁻⁵``."""
+    ``−0.2`` and ``9 × 10⁻⁵``, and names in quotes stay as they are."""
     found, end = [], 0
-    for match in _CODE.finditer(text):
-        found += [Run(_signs(text[end : match.start()])), Run(match[1] or match[2], code=True)]
+    for match in _SET.finditer(text):
+        name = match["name"]
+        found += [Run(_signs(text[end : match.start()])), Run(name or match["code"] or match["option"], code=not name)]
         end = match.end()
     return tuple(run for run in (*found, Run(_signs(text[end:]))) if run.text)
 

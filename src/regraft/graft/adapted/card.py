@@ -13,6 +13,12 @@ __all__ = ["model_card"]
 
 #: What to predict, by what the rows are, on the command line and in Python; a table otherwise.
 _NEW = {"image": ("new/*.jpg", '["new/a.jpg"]'), "array": ("new.npz", '"new.npz"')}
+#: What a solved head reads, by the mode of the recipe's gradients.
+_READ = {
+    "full": "activations and gradients of the frozen backbone",
+    "gradient": "gradients of the frozen backbone",
+    "activation": "frozen features",
+}
 
 
 def model_card(record: Record) -> str:
@@ -76,9 +82,8 @@ def _made(record: Record) -> str:
     runs = record.figures.get("training", {}).get("runs", ())  # none is kept where the backbone stays as it is
     if "training" in record.figures and not (runs and all(run.get("kept") is False for run in runs)):
         return "trained by regraft together with the backbone's weights"
-    if record.method in ("gradient", "tangent-gp"):
-        return "solved by regraft on activations and gradients of the frozen backbone"
-    return "solved by regraft on frozen features"
+    modes = [stage["mode"] for stage in record.task.get("recipe", ()) if stage["stage"] == "Gradients"]
+    return f"solved by regraft on {_READ[modes[0] if modes else 'activation']}"
 
 
 def _name(record: Record, score: Score) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from regraft.data import Kind
 from regraft.errors import DataError
 from regraft.graft.alike import joined
-from regraft.graft.seen import unpacked
+from regraft.graft.seen import are_contents, unpacked
 from regraft.heads import Response, paired_difference, score
 from regraft.record import Record
 from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
@@ -60,6 +60,7 @@ class Predictions:
         classes: whose probabilities stand in ``said``; none where the file has none.
         contents: marks of what the rows hold, among those of others that were learnt from; none in earlier records.
         written: the same by the canonical way of writing each; none where inputs are written in one way alone.
+        folds: of its cross-validation; 0 where none scored, or the file does not tell.
     """
 
     run: str
@@ -74,6 +75,18 @@ class Predictions:
     said: dict[Row, tuple[float, ...]] = field(default_factory=dict)
     contents: _Marks = _Marks()
     written: _Marks = _Marks()
+    folds: int = 0
+
+    @property
+    def kept(self) -> frozenset[frozenset[Row]]:
+        """The sets of several rows that its user told it to keep together; none of copies, which each run finds in its
+        own data: those go by their contents."""
+        if are_contents({*self.groups.values()}, self.contents.known, self.written.known):
+            return frozenset()
+        members: dict[str, set[Row]] = {}
+        for row, name in self.groups.items():
+            members.setdefault(name, set()).add(row)
+        return frozenset(frozenset(rows) for rows in members.values() if len(rows) > 1)
 
 
 @dataclass(frozen=True)
@@ -170,8 +183,21 @@ def predictions_of(folder: str | Path, name: str = "") -> Predictions | Unpaired
     said = dict(zip(ids, values)) if classes else {}
     metric = headline.metric if classes or headline.metric in fitting else fitting[0]
     contents, written = (_marks(record, part, how) for how in ("seen", "written"))
+    folds = len({line["fold"] for line in lines}) if headline.protocol == OUTER and "fold" in columns else 0
     found = Predictions(
-        name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said, contents, written
+        name,
+        kind,
+        metric,
+        headline.protocol,
+        truth,
+        predicted,
+        groups,
+        unknown,
+        classes,
+        said,
+        contents,
+        written,
+        folds,
     )
     return found if metric != headline.metric or _gives(found, headline.value) else changed
 
@@ -246,6 +272,8 @@ def _apart(first: Predictions, second: Predictions) -> str:
         return f"{first.kind} labels beside {second.kind} ones; run both with the same --label"
     if first.metric != second.metric:
         return f"{first.metric} beside {second.metric}; run both with the same --metric"
+    if first.protocol in (OUTER, HOLDOUT) and (why := _parted(first, second)):
+        return f"{why}, or name a test split"
     if first.truth.keys() != second.truth.keys():
         shared = len(first.truth.keys() & second.truth.keys())
         return f"{one} beside {other}, of which {shared:,} are the same; score both on the same rows"
@@ -257,6 +285,22 @@ def _apart(first: Predictions, second: Predictions) -> str:
     ):
         return f"{differ:,} of {one} have another label; run both on the same labels"
     return "" if len(first.truth) > 1 else f"{one}, too few to compare"
+
+
+def _parted(first: Predictions, second: Predictions) -> str:
+    """How runs that part the rows themselves do it differently, and what to do; nothing where they do it alike. What
+    parts a group scores rows by others of their group; what has fewer folds learns from fewer rows in each."""
+    if bool(first.kept) != bool(second.kept):
+        told, free = (first, second) if first.kept else (second, first)
+        return f"{told.run} was run with groups and {free.run} without; run both with the same --group"
+    if first.truth.keys() != second.truth.keys():
+        return ""  # which is said of any rows
+    if first.kept != second.kept:
+        return f"{first.run} and {second.run} were run with other groups; run both with the same --group"
+    if first.folds and second.folds and first.folds != second.folds:
+        rows = f"{len(first.truth):,} {_SCORED[first.protocol]}"
+        return f"{rows} in {first.folds} folds beside {second.folds}; run both with the same --folds"
+    return ""
 
 
 def _altered(first: Predictions, second: Predictions) -> int:

@@ -24,7 +24,8 @@ def gradient_features(stage: Gradients | None = None, strengths: tuple[float, ..
     last, first, head, gradients, second = default.stages
     if not isinstance(second, Solve):
         raise TypeError("the recipe ends with a Solve")
-    return replace(default, stages=(last, first, head, stage or gradients, replace(second, strengths=strengths)))
+    recipe = replace(default, stages=(last, first, head, gradients, replace(second, strengths=strengths)))
+    return _reading(recipe, stage) if stage else recipe
 
 
 def with_gradients(method: str | Recipe, mode: str | None, select: str | Sequence[str] | None) -> Recipe:
@@ -52,4 +53,11 @@ def with_gradients(method: str | Recipe, mode: str | None, select: str | Sequenc
     patterns = tuple(select) if isinstance(select, list | tuple) else (select,)
     given = {"mode": mode, "select": None if select is None else patterns}
     stage = replace(recipe.gradients, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-    return replace(recipe, stages=tuple(stage if isinstance(s, Gradients) else s for s in recipe.stages))
+    return _reading(recipe, stage)
+
+
+def _reading(recipe: Recipe, stage: Gradients) -> Recipe:
+    """The recipe with other gradients, and a title that says so where it said which."""
+    stages = tuple(stage if isinstance(s, Gradients) else s for s in recipe.stages)
+    before = next(s for s in recipe.stages if isinstance(s, Gradients))
+    return replace(recipe, title=recipe.title.replace(before.read, stage.read), stages=stages)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from regraft.errors import RecipeError
 from regraft.heads import SOLVERS
+from regraft.wording import some
 
 __all__ = ["Gradients", "SetHead"]
 
@@ -42,6 +43,14 @@ class Gradients:
     row_space: ClassVar[int] = 600  # independent outputs of all rows up to which fits work on the rows' kernel
     needs: ClassVar[tuple[str, ...]] = ("head", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
+
+    @property
+    def read(self) -> str:
+        """What the head reads, in words."""
+        if self.mode == "activation":
+            return "last layer"
+        gradients = f"gradients of {'the topmost block' if self.select is None else some(self.select)}"
+        return gradients if self.mode == "gradient" else f"last layer and {gradients}"
 
     @classmethod
     def few(cls, rows: int, outputs: int, *, classes: bool) -> bool:
