@@ -198,10 +198,12 @@ def share(
 ) -> Outcome:
     """``share ≥ q``: the fraction of seeds (× tasks) in which something holds.
 
-    The interval shown is Wilson's (95 %); the word itself judges the fraction alone.
+    The word judges the fraction alone. The interval shown is Wilson's (95 %) of single counts, such as one a seed. Of
+    several seeds with several counts each, which are not independent, it is the t-interval of the seeds' shares within
+    [0, 1], or Wilson's end where that is farther: where all seeds agree, nothing else is known.
 
     Args:
-        holds: booleans, shape (seeds,) or (tasks, seeds).
+        holds: booleans, shape (seeds,) or (tasks, seeds); other counts of a seed (epochs, settings) stand as its tasks.
         baseline: the baseline's points of the same shape; tasks whose mean is above ``ceiling`` are not
             counted, for nothing can be gained on them.
     """
@@ -216,6 +218,9 @@ def share(
         return Outcome.unmeasurable(needed, "nothing left to count (every baseline is at the ceiling)", 1)
     count, total = int(array.sum()), int(array.size)
     low, high = wilson(count, total)
+    if array.ndim == 2 and min(array.shape) > 1:
+        _, least, most = t_interval(array.mean(axis=0))
+        low, high = max(0.0, min(low, least)), min(1.0, max(high, most))
     subject = f"{what} ({count}/{total})"
     reached = count >= q * total - _EPS
     return _say(reached, count / total, low, high, needed, subject, 1)
@@ -333,7 +338,7 @@ def fragile_label(outcome: Outcome, paper_effect: float | None) -> Literal["abse
 
     *absent*: the interval lies inside ± half the paper's effect. *opposite*: it lies beyond 0 on the side
     that the clause does not ask for. Else *unresolved*. They are tried in this order. Without a figure in
-    the paper nothing is called absent. A share is never opposite, for Wilson's interval lies in [0, 1]; a conjunction's
+    the paper nothing is called absent. A share is never opposite, for its interval lies in [0, 1]; a conjunction's
     label is that of the part that :func:`~regraft.reproduce.outcome.all_of` shows.
 
     Args:
