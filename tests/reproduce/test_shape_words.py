@@ -232,6 +232,14 @@ def test_the_interval_of_a_share_holds_the_truth_where_the_counts_of_a_seed_depe
     assert np.mean(held) > 0.9  # Wilson's of 165 counts: .64
 
 
+def test_the_f_statistic_is_the_classical_one_where_curves_are_numbers():
+    values = np.random.default_rng(0).standard_normal((3, 5, 1)) + np.arange(3)[:, None, None]
+    found, p = words.pseudo_f(values)
+    classical = stats.f_oneway(*values[:, :, 0])
+    assert found == pytest.approx(classical.statistic)
+    assert p == pytest.approx(classical.pvalue, abs=0.01)
+
+
 def test_slope_recovers_a_power_law_and_numpys_fit():
     x = np.array([1.0, 2.0, 4.0, 8.0])
     assert words.slope(x, [3 * x**2, 5 * x**-0.5]) == pytest.approx([2, -0.5])
