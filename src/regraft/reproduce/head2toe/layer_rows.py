@@ -15,7 +15,7 @@ from regraft.reproduce.head2toe.layers import (
     SECOND,
     WHOLE_LAYERS,
 )
-from regraft.reproduce.head2toe.training import affinities
+from regraft.reproduce.head2toe.training import affinities, learnt
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import (
     Measured,
@@ -65,7 +65,7 @@ def fig4(bench: Bench, network: str = "V1a") -> Result:
     values = table.values(ONE_LAYER, network)
     first = next(iter(values.values()))[0]
     arms: dict[str, Table] = {**_gains(values), "affinity": affinities(table, network)}
-    notes = {"layers": first["names"], "heads": RIDGE_NOTE}
+    notes = {"layers": first["names"], "heads": RIDGE_NOTE, **learnt(table, [network])}
     axes = {"layer": list(range(len(first["names"])))}
     return Result(arms, axes, bench.seeds, table.gates("h2t-fig4-8r"), notes)
 
