@@ -281,9 +281,26 @@ def test_a_row_that_its_gate_fails_is_kept_as_failed(tmp_path):
         assert _go(page, tmp_path, ["other"]).counts == {"pass": 1, "fail": 1, "fragile-fail": 0, "not run": 0}
     _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", 50.0)}, data=tmp_path)
     assert _go(page, tmp_path, ["other"]).counts["pass"] == 2
-    # numbers that took hours stay, whatever a gate says later
-    _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", 52.0)}, data=tmp_path)
-    assert load_result(path)[0].arms
+    # numbers that took hours stay, whatever a gate says later; but what they show does not stand behind a closed gate
+    measured = json.loads(path.read_text())
+    for figure in (52.0, 53.0):
+        closed = _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", figure)}, data=tmp_path)
+        assert closed.rows[0].path == path
+        assert _go(page, tmp_path, ["other"]).counts == {"pass": 1, "fail": 1, "fragile-fail": 0, "not run": 0}
+    kept = json.loads(path.read_text())
+    assert [gate["figures"] for gate in kept["result"].pop("gates")] == [{"top-1": 53.0}]
+    assert measured["result"].pop("gates") == []
+    assert (kept.pop("status"), measured.pop("status")) == ("fail", "pass")
+    assert "V1a fail" in kept.pop("reason")
+    assert measured.pop("reason") == ""
+    assert kept == measured
+    # a gate that cannot be tried says nothing, and one that opens has the row measured anew
+    _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", None)}, data=tmp_path)
+    assert _go(page, tmp_path, ["other"]).counts["fail"] == 1
+    _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", 50.0)}, data=tmp_path)
+    assert _go(page, tmp_path, ["other"]).counts["pass"] == 2
+    _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", None)}, data=tmp_path)
+    assert _go(page, tmp_path, ["other"]).counts["pass"] == 2
 
 
 def test_a_gate_that_has_failed_is_not_measured_to_its_end():

@@ -209,6 +209,37 @@ def test_share_shows_wilsons_interval():
     assert (outcome.low, outcome.high) == pytest.approx((centre - half, centre + half))
 
 
+def test_share_of_several_counts_a_seed_has_the_interval_of_the_seeds():
+    per_seed = np.array([9, 8, 5, 10, 6])  # of ten
+    holds = np.arange(10)[:, None] < per_seed
+    outcome = words.share(holds, 0.8)
+    _, low, high = words.t_interval(per_seed / 10)
+    assert (outcome.estimate, outcome.low, outcome.high) == pytest.approx((0.76, low, min(1, high)))
+    assert not outcome.holds
+    alike = words.share(np.arange(10)[:, None] < np.full(5, 7), 0.8)  # seeds that agree leave no spread
+    counts = words.share([True] * 35 + [False] * 15, 0.8)
+    assert (alike.low, alike.high) == pytest.approx((counts.low, counts.high))
+    assert words.share(holds[:, :1], 0.8).low == pytest.approx(words.share(holds[:, 0], 0.8).low)  # tasks alone
+
+
+def test_the_interval_of_a_share_holds_the_truth_where_the_counts_of_a_seed_depend():
+    rng = np.random.default_rng(0)
+    held = []
+    for _ in range(500):
+        holds = rng.random((33, 5)) < rng.beta(7, 3, 5)  # every seed has a share of its own, .7 on average
+        outcome = words.share(holds, 0.9)
+        held.append(outcome.low <= 0.7 <= outcome.high)
+    assert np.mean(held) > 0.9  # Wilson's of 165 counts: .64
+
+
+def test_the_f_statistic_is_the_classical_one_where_curves_are_numbers():
+    values = np.random.default_rng(0).standard_normal((3, 5, 1)) + np.arange(3)[:, None, None]
+    found, p = words.pseudo_f(values)
+    classical = stats.f_oneway(*values[:, :, 0])
+    assert found == pytest.approx(classical.statistic)
+    assert p == pytest.approx(classical.pvalue, abs=0.01)
+
+
 def test_slope_recovers_a_power_law_and_numpys_fit():
     x = np.array([1.0, 2.0, 4.0, 8.0])
     assert words.slope(x, [3 * x**2, 5 * x**-0.5]) == pytest.approx([2, -0.5])

@@ -160,20 +160,29 @@ def _judged(row: Row, result: Result, scale: Scale) -> Judgement:
 
 
 def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Path) -> RowReport:
-    """A row whose gates are not all open; one that fails by them is kept, unless it has been measured before."""
+    """A row whose gates are not all open. One that fails by them is kept as failed; numbers measured before stay."""
     result = Result({}, seeds=context.seeds, gates=gates)
     judgement, path = row.judge(result, context.scale), result_path(output, row, context.scale)
-    if judgement.status != "fail" or _has_numbers(path):
+    if judgement.status != "fail":
         return RowReport(row, judgement)
-    write_json(path, _file(row, result, judgement, context, 0.0))
+    if (earlier := _measured_before(path)) is None:
+        write_json(path, _file(row, result, judgement, context, 0.0))
+    else:
+        failed = {gate.name: gate for gate in gates if gate.status == "fail"}
+        now = [*(gate for gate in earlier.gates if gate.name not in failed), *failed.values()]
+        value = json.loads(path.read_text(encoding="utf-8"))
+        value["result"]["gates"] = [gate.to_json() for gate in now]
+        again = _judged(row, replace(earlier, gates=now), context.scale)
+        write_json(path, {**value, **_verdict(again)})
     return RowReport(row, judgement, path=path)
 
 
-def _has_numbers(path: Path) -> bool:
+def _measured_before(path: Path) -> Result | None:
     try:
-        return bool(load_result(path)[0].arms)
+        result, _ = load_result(path)
     except RecipeError:
-        return False
+        return None
+    return result if result.arms else None
 
 
 def result_path(output: Path, row: Row, scale: Scale) -> Path:
@@ -191,14 +200,17 @@ def _file(row: Row, result: Result, judgement: Judgement, context: Context, seco
         "paper_figure": row.paper_figure,
         "recipe": row.mini if context.scale == "mini" else "the paper's own setting",
         "scale": context.scale,
-        "status": judgement.status,
-        "reason": judgement.reason,
-        "clauses": [verdict.to_json() for verdict in judgement.verdicts],
+        **_verdict(judgement),
         "result": result.to_json(),
         "environment": environment(),
         "measured_on": sorted(context.measured_on),
         "wall_seconds": seconds,
     }
+
+
+def _verdict(judgement: Judgement) -> dict[str, Any]:
+    clauses = [verdict.to_json() for verdict in judgement.verdicts]
+    return {"status": judgement.status, "reason": judgement.reason, "clauses": clauses}
 
 
 def load_result(path: Path) -> tuple[Result, float]:

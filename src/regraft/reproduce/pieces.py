@@ -12,9 +12,10 @@ import numpy as np
 from regraft.heads import Status
 from regraft.reproduce.arms import SEEDS, Arm, Bench, Place, seeds_gate
 from regraft.reproduce.gates import CONVEX_TOLERANCE, convex
+from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.result import Disturbance, GateReport, Result
 from regraft.reproduce.row import Check, Context
-from regraft.reproduce.words import greater
+from regraft.reproduce.words import greater, pseudo_f
 
 __all__ = [
     "Measured",
@@ -22,6 +23,7 @@ __all__ = [
     "Tables",
     "above",
     "average",
+    "beside_chance",
     "by_seed",
     "everywhere",
     "flatten",
@@ -143,6 +145,17 @@ def average(values: np.ndarray) -> np.ndarray:
     """The mean over tasks: (seeds, …)."""
     mean: np.ndarray = values.mean(axis=0)
     return mean
+
+
+def beside_chance(outcome: Outcome, **values: np.ndarray) -> Outcome:
+    """The outcome of a count of different values over tasks, of which chance alone makes many: its sentence says also
+    how likely each of the values, (tasks, seeds), would differ so between tasks if it had nothing to do with them, by
+    the p of :func:`~regraft.reproduce.words.pseudo_f`. What holds stays."""
+    said = outcome.sentence
+    for name, each in values.items():
+        if each.shape[1] > 1 and np.isfinite(each).all():
+            said += f"; {name} unrelated to the task: p = {pseudo_f(each[..., None])[1]:.2g}"
+    return replace(outcome, sentence=said)
 
 
 def _changed(result: Result, arm: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Result:

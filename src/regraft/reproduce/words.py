@@ -21,6 +21,7 @@ from regraft.heads import wilson
 from regraft.reproduce.outcome import Outcome, all_of
 
 __all__ = [
+    "PERMUTATIONS",
     "about",
     "all_of",
     "at_least",
@@ -28,6 +29,7 @@ __all__ = [
     "fragile_label",
     "greater",
     "peak",
+    "pseudo_f",
     "rank_correlation",
     "series_correlation",
     "share",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 CEILING = 98.0  # a task whose baseline is above this has no room: it leaves the counts of `share`
+PERMUTATIONS = 2000
 _QUANTILE = 0.975  # of two-sided 95 % intervals
 _EPS = 1e-9  # thresholds such as 4/5 ≥ 0.8 or ρ = 1 are meant exactly; floating point misses by an ulp
 Array = Any  # anything that numpy.asarray reads
@@ -198,10 +201,12 @@ def share(
 ) -> Outcome:
     """``share ≥ q``: the fraction of seeds (× tasks) in which something holds.
 
-    The interval shown is Wilson's (95 %); the word itself judges the fraction alone.
+    The word judges the fraction alone. The interval shown is Wilson's (95 %) of single counts, such as one a seed. Of
+    several seeds with several counts each, which are not independent, it is the t-interval of the seeds' shares within
+    [0, 1], or Wilson's end where that is farther: where all seeds agree, nothing else is known.
 
     Args:
-        holds: booleans, shape (seeds,) or (tasks, seeds).
+        holds: booleans, shape (seeds,) or (tasks, seeds); other counts of a seed (epochs, settings) stand as its tasks.
         baseline: the baseline's points of the same shape; tasks whose mean is above ``ceiling`` are not
             counted, for nothing can be gained on them.
     """
@@ -216,6 +221,9 @@ def share(
         return Outcome.unmeasurable(needed, "nothing left to count (every baseline is at the ceiling)", 1)
     count, total = int(array.sum()), int(array.size)
     low, high = wilson(count, total)
+    if array.ndim == 2 and min(array.shape) > 1:
+        _, least, most = t_interval(array.mean(axis=0))
+        low, high = max(0.0, min(low, least)), min(1.0, max(high, most))
     subject = f"{what} ({count}/{total})"
     reached = count >= q * total - _EPS
     return _say(reached, count / total, low, high, needed, subject, 1)
@@ -235,6 +243,27 @@ def slope(x: Array, y: Array, *, log: bool = True) -> np.ndarray:
     with np.errstate(invalid="ignore", divide="ignore"):
         slopes: np.ndarray = (series * centred).sum(axis=1) / (centred**2).sum()
     return np.where(np.isfinite(slopes), slopes, np.nan)
+
+
+def pseudo_f(curves: np.ndarray) -> tuple[float, float]:
+    """F of a one-way analysis of variance of curves (groups, members, points), and its p by permutation.
+
+    F = [Σ_g m ‖c̄_g − c̄‖² / (G − 1)] / [Σ_g Σ_i ‖c_gi − c̄_g‖² / (G (m − 1))] (Anderson, 2001).
+    """
+    groups, members, points = curves.shape
+    rows = curves.reshape(-1, points)
+
+    def statistic(order: np.ndarray) -> float:
+        dealt = rows[order].reshape(groups, members, points)
+        centres = dealt.mean(axis=1)
+        between = members * ((centres - rows.mean(axis=0)) ** 2).sum() / (groups - 1)
+        within = ((dealt - centres[:, None]) ** 2).sum() / (groups * (members - 1))
+        return float(between / within) if within > 0 else float("inf")
+
+    rng = np.random.default_rng(0)
+    own = statistic(np.arange(len(rows)))
+    drawn = [statistic(rng.permutation(len(rows))) for _ in range(PERMUTATIONS)]
+    return own, (1 + sum(value >= own for value in drawn)) / (1 + PERMUTATIONS)
 
 
 _STATISTICS: dict[str, Any] = {"mean": np.mean, "median": np.median, "max": np.max, "min": np.min}
@@ -333,7 +362,7 @@ def fragile_label(outcome: Outcome, paper_effect: float | None) -> Literal["abse
 
     *absent*: the interval lies inside ± half the paper's effect. *opposite*: it lies beyond 0 on the side
     that the clause does not ask for. Else *unresolved*. They are tried in this order. Without a figure in
-    the paper nothing is called absent. A share is never opposite, for Wilson's interval lies in [0, 1]; a conjunction's
+    the paper nothing is called absent. A share is never opposite, for its interval lies in [0, 1]; a conjunction's
     label is that of the part that :func:`~regraft.reproduce.outcome.all_of` shows.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +17,7 @@ from regraft.reproduce.head2toe import ablations, feature_rows, layer_rows, meth
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import KINDS, T12
+from regraft.reproduce.words import t_interval
 
 SEEDS = (0, 1, 2, 3, 4)
 BY_ID = {row.id: row for row in ROWS}
@@ -264,6 +266,55 @@ def test_the_embedding_is_none_of_the_late_layers(make):
     layers = {task: [[row[0]] * 8 + [0.0] for row in rows] for task, rows in result.arms["gain by layer"].items()}
     verdicts = BY_ID["h2t-fig4-8r"].judge(Result({**result.arms, "gain by layer": layers}, result.axes, SEEDS)).verdicts
     assert next(v.outcome.estimate for v in verdicts if v.clause.letter == "c") == pytest.approx(0)
+
+
+def test_different_choices_over_tasks_are_told_from_those_of_chance():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(12, 5, 27))
+    noise[:, :, 3] += np.where(np.arange(12) % 2, 0, 9)[:, None]  # half of the tasks have a best layer
+    grids = {"F": (0.01, 0.02, 0.05, 0.1), "T": (64.0, 512.0)}
+    own = {arm: np.array(grid)[np.arange(12) % len(grid)][:, None].repeat(5, 1) for arm, grid in grids.items()}
+    dealt = {arm: rng.permutation(values.ravel()).reshape(12, 5) for arm, values in own.items()}
+
+    def judged(name, **arms):
+        tables = {arm.replace("_", " "): dict(zip(T12, values.tolist())) for arm, values in arms.items()}
+        (check,) = (clause.check for clause in BY_ID[name].clauses if clause.letter == "a")
+        outcome = check(Result(tables, {}, SEEDS))
+        assert outcome.holds  # on chance alone as well: the clause is as it was written
+        return [float(p) for p in re.findall(r"unrelated to the task: p = ([\d.e-]+)", outcome.sentence)]
+
+    assert max(judged("h2t-table2", **own)) < 0.01
+    assert min(judged("h2t-table2", **dealt)) > 0.05
+    assert max(judged("h2t-fig4-9", score_by_layer=noise)) < 0.01
+    assert min(judged("h2t-fig4-9", score_by_layer=rng.normal(size=(12, 5, 27)))) > 0.05
+    assert judged("h2t-fig4-9", score_by_layer=noise[:, :1]) == []  # one seed tells no spread
+
+
+def test_the_mean_over_pairs_of_seeds_has_an_interval_that_holds_it():
+    (same_task,) = (clause.check for clause in BY_ID["h2t-fig11c"].clauses if clause.letter == "b")
+    rng = np.random.default_rng(0)
+    apart = ~np.eye(5, dtype=bool)
+
+    def judged(overlap):
+        same = (overlap * apart).sum(axis=1) / (len(overlap) - 1)
+        return same_task(Result({"same": {"t": same.tolist()}, "across": {"t and u": [0.0] * len(same)}}, {}, SEEDS))
+
+    held = []
+    for _ in range(500):
+        own = rng.normal(0, 1, 5)
+        outcome = judged(own[:, None] + own + 40)  # a seed has part in all its pairs
+        held.append(outcome.low <= 40 <= outcome.high)
+        assert outcome.estimate == pytest.approx((own[:, None] + own)[apart].mean() + 40)
+    assert np.mean(held) > 0.92  # the means over each seed's pairs, as if independent: .64
+
+    drawn = rng.normal(50, 3, (5, 5))
+    drawn = drawn + drawn.T
+    outcome = judged(drawn)
+    left = [drawn[np.ix_(rest, rest)][np.triu_indices(4, 1)].mean() for rest in (np.delete(range(5), s) for s in SEEDS)]
+    values = 5 * drawn[apart].mean() - 4 * np.array(left)
+    assert (outcome.estimate, outcome.low, outcome.high) == pytest.approx(t_interval(values))
+    two = same_task(Result({"same": {"t": [90.0, 90.0]}, "across": {"t and u": [1.0, 2.0]}}, {}, (0, 1)))
+    assert not two.holds
 
 
 def test_a_task_at_the_ceiling_leaves_the_counts_of_shares(make):

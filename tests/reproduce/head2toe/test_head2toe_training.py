@@ -293,6 +293,27 @@ def test_the_experiment_runs_whole_and_two_seeds_are_no_verdict(name, bench):
     assert Result.from_json(result.to_json()).arms.keys() == result.arms.keys()
 
 
+def test_rows_say_where_random_weights_learnt_nothing(bench, monkeypatch):
+    row = _with_tasks(bench, "leaf", "right")
+    notes = training.fig8(row, ("C", "D")).notes
+    kept = notes["training accuracy of random weights"]["C"]["leaf"]
+    for seed, found in enumerate(kept):
+        value = bench.measure(SCRATCH, "C", "leaf", seed)
+        classes = np.bincount(bench.rows("leaf", seed).part("train").target.values)
+        assert (value["train_accuracy"], value["commonest"]) == (found, 100 * classes.max() / classes.sum())
+
+    def told(**value):
+        monkeypatch.setattr(
+            training.Tables, "values", lambda *_: {"leaf": [{"accuracy": 18.0, **value}], "right": [{"accuracy": 18.0}]}
+        )
+        return training.learnt(training.Tables(row), ["C"])
+
+    assert told(train_accuracy=24.0, commonest=17.0)["random weights at chance"] == {"C": ["leaf"]}
+    assert told(train_accuracy=26.0, commonest=17.0)["random weights at chance"] == {"C": []}
+    assert told()["training accuracy of random weights"] == {"C": {"leaf": [None], "right": [None]}}  # kept earlier
+    assert told()["random weights at chance"] == {"C": []}
+
+
 def test_affinity_is_linear_minus_scratch(bench):
     result = training.fig3(_with_tasks(bench, "leaf", "right"), ("C",))
     expected = result.arm("C Linear") - result.arm("C Scratch")

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import f_oneway
 from tests.reproduce import toys
 from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch import nn
@@ -191,14 +190,6 @@ def test_architectures_have_one_size():
     assert sizes == {20_501}
     found = posteriors.by_architecture((1, 5, 5, 5, 1), 0, Descent(2, 50, 1e-3))
     assert len(found["mean off data"]) == 42
-
-
-def test_the_f_statistic_is_the_classical_one_where_curves_are_numbers():
-    values = np.random.default_rng(0).standard_normal((3, 5, 1)) + np.arange(3)[:, None, None]
-    found, p = posteriors.pseudo_f(values)
-    classical = f_oneway(*values[:, :, 0])
-    assert found == pytest.approx(classical.statistic)
-    assert p == pytest.approx(classical.pvalue, abs=0.01)
 
 
 def test_the_checks_of_figure_3():

@@ -26,6 +26,7 @@ from regraft.reproduce.taskhead import feature_rows, settings, sweep_rows, toy_r
 from regraft.reproduce.taskhead.settings import ADAPTED, STRONG, WEAK
 from regraft.reproduce.taskhead.sweep_rows import FIVE, SETTINGS, name_of
 from regraft.reproduce.taskhead.toy import SWEEP
+from regraft.reproduce.words import t_interval
 
 BY_ID = {row.id: row for row in ROWS}
 SEEDS = (0, 1, 2, 3, 4)
@@ -294,6 +295,15 @@ MADE_UP = {
 @pytest.mark.parametrize("name", MADE_UP)
 def test_every_clause_fails_on_disturbed_numbers(name):
     must_fail_when_disturbed(BY_ID[name], MADE_UP[name](Maker()))
+
+
+def test_the_logs_of_a_seed_are_no_independent_counts():
+    given = fig6(Maker())
+    slow, fast, *others = given.arms["random"]["fashion"]
+    random = {"fashion": [slow, [0.0 * value for value in fast], *others]}
+    (verdict,) = BY_ID["th-fig6"].judge(replace(given, arms={**given.arms, "random": random})).verdicts
+    outcome = verdict.outcome
+    assert (outcome.estimate, outcome.low) == (pytest.approx(0.8), pytest.approx(t_interval([1, 0, 1, 1, 1])[1]))
 
 
 def test_no_row_of_the_paper_is_left_out():

@@ -22,6 +22,7 @@ from regraft.reproduce.transferability import head, tables
 from regraft.reproduce.transferability.head import trained_head, two_layers
 from regraft.reproduce.transferability.tuned import HELD_OUT, Search, joint_choice
 from regraft.reproduce.tuning import Cell, Regime
+from regraft.reproduce.words import t_interval
 
 ROW = {row.id: row for row in ROWS if row.paper == "002"}
 KINDS = {
@@ -83,6 +84,16 @@ def test_what_fails_is_seen():
     assert held("tr-fig2", **{"fixed course": straight}) == [True, False, True]
     wavy = {task: [[1.0, 0.9] * 10] * 3 for task in KINDS}
     assert held("tr-fig2", **{"FT course": wavy})[0] is False
+
+
+def test_the_epochs_of_a_seed_are_no_independent_counts():
+    given = numbers()
+    once = {task: [one, two[:10] + two[:10], three] for task, (one, two, three) in courses([1.0] * 6).items()}
+    rises, settles, _ = ROW["tr-fig2"].judge(replace(given, arms={**given.arms, "fixed course": once})).verdicts
+    assert rises.outcome.estimate == pytest.approx(1 - 6 / 360)
+    assert (rises.outcome.low, rises.outcome.high) == pytest.approx((t_interval([1, 0.95, 1])[1], 1))
+    by_seed = [100 * (1 - row[17] / row[-1]) for row in next(iter(once.values()))]  # epoch 18 of 20
+    assert settles.outcome.low == pytest.approx(t_interval(by_seed)[1])
 
 
 # ------------------------------------------------------------------------------------------ the fixed head

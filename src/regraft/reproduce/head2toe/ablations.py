@@ -10,7 +10,7 @@ from regraft.reproduce.arms import Bench
 from regraft.reproduce.head2toe.frozen import H2T, LINEAR
 from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.layers import OVERLAP_SHARE
-from regraft.reproduce.head2toe.training import affinities
+from regraft.reproduce.head2toe.training import affinities, learnt
 from regraft.reproduce.head2toe.variants import NORM, REFERENCE, REFERENCE_CELL, STRENGTHS, TAPS
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import (
@@ -55,6 +55,7 @@ def dist(bench: Bench, judged: Sequence[str] = NETWORKS, shown: Sequence[str] = 
         notes[f"{name} kept by layer, first seed"] = {task: row[0]["layers"] for task, row in values.items()}
     for name in judged:
         arms[f"{name} affinity"] = affinities(table, name)
+    notes |= learnt(table, judged)
     return Result(arms, {}, bench.seeds, table.gates("h2t-dist"), notes)
 
 

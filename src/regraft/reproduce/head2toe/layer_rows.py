@@ -15,7 +15,7 @@ from regraft.reproduce.head2toe.layers import (
     SECOND,
     WHOLE_LAYERS,
 )
-from regraft.reproduce.head2toe.training import affinities
+from regraft.reproduce.head2toe.training import affinities, learnt
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import (
     Measured,
@@ -23,6 +23,7 @@ from regraft.reproduce.pieces import (
     Tables,
     above,
     average,
+    beside_chance,
     flatten,
     of_kind,
     reverse_axis,
@@ -64,7 +65,7 @@ def fig4(bench: Bench, network: str = "V1a") -> Result:
     values = table.values(ONE_LAYER, network)
     first = next(iter(values.values()))[0]
     arms: dict[str, Table] = {**_gains(values), "affinity": affinities(table, network)}
-    notes = {"layers": first["names"], "heads": RIDGE_NOTE}
+    notes = {"layers": first["names"], "heads": RIDGE_NOTE, **learnt(table, [network])}
     axes = {"layer": list(range(len(first["names"])))}
     return Result(arms, axes, bench.seeds, table.gates("h2t-fig4-8r"), notes)
 
@@ -119,8 +120,10 @@ def fig4_best(bench: Bench, network: str = "V1a") -> Result:
 
 
 def _different_layers(result: Result) -> Outcome:
-    best = result.arm("score by layer").mean(1).argmax(1)
-    return bound([len(set(best.tolist()))], at_least=4, what="different best layers over the tasks")
+    score = result.arm("score by layer")
+    best = score.mean(1).argmax(1)
+    found = bound([len(set(best.tolist()))], at_least=4, what="different best layers over the tasks")
+    return beside_chance(found, depth=score.argmax(2)) if np.isfinite(score).all() else found
 
 
 def _near_gain_less(result: Result) -> Outcome:

@@ -26,6 +26,7 @@ from regraft.reproduce.pieces import (
     Table,
     Tables,
     average,
+    beside_chance,
     everywhere,
     flatten,
     mirror,
@@ -138,12 +139,13 @@ def _different(result: Result) -> Outcome:
     def counts(arm: str) -> list[int]:
         return [len(set(seed)) for seed in result.arm(arm).T.tolist()]
 
-    return all_of(
+    found = all_of(
         [
             bound(counts("F"), at_least=3, statistic="min", what="different F over the tasks, least of the seeds"),
             bound(counts("T"), at_least=2, statistic="min", what="different T over the tasks, least of the seeds"),
         ]
     )
+    return beside_chance(found, F=np.log(result.arm("F")), T=np.log(result.arm("T")))
 
 
 def _few_features(result: Result) -> Outcome:

@@ -28,7 +28,7 @@ from regraft.graft.training.start import start
 from regraft.heads import Response, select
 from regraft.linear import FeatureDesign, Taken
 from regraft.network import reinitialised
-from regraft.reproduce.arms import FOLDS, Arm, Bench, Place, Sample, unit
+from regraft.reproduce.arms import FOLDS, Arm, Bench, Place, Sample, points, unit
 from regraft.reproduce.tuning import (
     FINETUNE,
     Cell,
@@ -88,14 +88,19 @@ def _scratch(bench: Bench, place: Place) -> dict[str, Any]:
     regime = _scratched(bench)
     cells = {Cell(r, regime.lengths[0]): -abs(math.log(r / rate)) for r in (rate, *regime.rates)}
     adapted, cell = train_best(begin, manifest, rows, regime, cells, place.seed)
-    return {"accuracy": accuracy(adapted, whole.part("test")), "rate": cell.rate, "regime": asdict(regime)}
+    return {
+        "accuracy": accuracy(adapted, whole.part("test")), "train_accuracy": accuracy(adapted, manifest),
+        "commonest": points(np.bincount(manifest.labels.values).max() / len(manifest)),
+        "rate": cell.rate, "regime": asdict(regime),
+    }  # fmt: skip
 
 
 SCRATCH_RATE = Arm("scratch-rate", 3, _scratch_rate)
 # SCRATCH's key has no version of SCRATCH_RATE, or what is kept would be lost: where one is raised raise the other too.
 SCRATCH = Arm("scratch", 3, _scratch, lambda bench, place, how: (bench.rows(place.task, 0).fingerprint,))
-"""The architecture from random weights on the training rows: ``accuracy``. The rate is chosen once a network and
-task, on the rows of seed 0."""
+"""The architecture from random weights on the training rows: ``accuracy``, and whether it learnt them:
+``train_accuracy`` beside ``commonest``, the share of the commonest class (which values kept earlier lack, of the same
+key, for the rest is as it was). The rate is chosen once a network and task, on the rows of seed 0."""
 
 
 # -------------------------------------------------------------------------------------- fine-tuning

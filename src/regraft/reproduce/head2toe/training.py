@@ -1,7 +1,8 @@
 """The rows of Head2Toe that need training: against fine-tuning, on tokens, by affinity, and over seeds.
 
 *Affinity* of a task is acc(Linear) − acc(Scratch) in points: how much better a linear head on the frozen last layer
-is than the same architecture trained from random weights on the same rows.
+is than the same architecture trained from random weights on the same rows. Where these learnt nothing it is what the
+head is worth beside chance, however far the task is: rows say where.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12, task
 from regraft.reproduce.words import at_least, greater, rank_correlation
 
-__all__ = ["MEASURED", "affinities", "fig2", "fig3", "fig8", "table1_ft", "table1_vit", "table4"]
+__all__ = ["MEASURED", "affinities", "fig2", "fig3", "fig8", "learnt", "table1_ft", "table1_vit", "table4"]
 
 PIXELS = "at scale mini MobileNets see 128 x 128 pixels, CIFAR ResNets and the transformer 32 x 32"
 FEW = 3  # seeds of the rows that fine-tune on T6
@@ -50,6 +51,23 @@ def _scratch(table: Tables, network: str) -> Table:
     """Training from random weights; its rates first, for the seeds of a task share one."""
     table.bench.ahead(SCRATCH_RATE, [Place(network, task, 0) for task in table.bench.tasks])
     return table(SCRATCH, network)
+
+
+def learnt(table: Tables, networks: Sequence[str]) -> dict[str, Any]:
+    """Notes on training from random weights: its accuracy on the training rows by network, task and seed (``None``
+    where it was not kept), and the tasks on which it left over nine tenths of the errors of the commonest class."""
+    found: dict[str, dict[str, list[float | None]]] = {}
+    chance: dict[str, list[str]] = {}
+    for name in networks:
+        values = table.values(SCRATCH, name)
+        found[name] = {task: [value.get("train_accuracy") for value in row] for task, row in values.items()}
+        chance[name] = [
+            task
+            for task, row in values.items()
+            if None not in found[name][task]
+            and np.mean([100 - v["train_accuracy"] for v in row]) > 0.9 * np.mean([100 - v["commonest"] for v in row])
+        ]
+    return {"training accuracy of random weights": found, "random weights at chance": chance}
 
 
 def _regimes(bench: Bench, network: str, names: Sequence[str]) -> dict[str, Any]:
@@ -85,6 +103,7 @@ def table1_ft(bench: Bench, networks: Sequence[str] = NETWORKS) -> Result:
         "pixels": PIXELS,
         "training": _regimes(bench, networks[0], ("FT", "H2T-FT", "Scratch")),
         "FT+ took H2T-FT": {name: table(H2T_FT, name, "tuned") for name in networks},
+        **learnt(table, networks),
     }
     return Result(arms, {}, bench.seeds, table.gates("h2t-table1-ft", FEW), notes)
 
@@ -141,6 +160,7 @@ def fig2(bench: Bench, few: Sequence[str] = T6, networks: Sequence[str] = ("V1a"
     arms[f"{name} FT"] = tuned = table(FT, name, tasks=few)
     arms["H2T−FT"] = _minus({t: arms[f"{name} H2T"][t] for t in few}, tuned)
     notes = {"pixels": PIXELS, "H2T−FT": f"{name} on {', '.join(few)}", "training": _regimes(bench, name, ("Scratch",))}
+    notes |= learnt(table, networks)
     return Result(arms, {}, bench.seeds, table.gates("h2t-fig2-11l"), notes)
 
 
@@ -172,7 +192,7 @@ def fig3(bench: Bench, networks: Sequence[str] = NETWORKS) -> Result:
             f"{name} FT": table(FT, name),
             f"{name} Scratch": table(SCRATCH, name),
         }
-    notes = {"pixels": PIXELS, "training": _regimes(bench, networks[0], ("FT", "Scratch"))}
+    notes = {"pixels": PIXELS, "training": _regimes(bench, networks[0], ("FT", "Scratch")), **learnt(table, networks)}
     return Result(arms, {}, bench.seeds, table.gates("h2t-fig3", FEW), notes)
 
 
@@ -210,7 +230,7 @@ def fig8(bench: Bench, networks: Sequence[str] = ("V1a", "V1b", "R56")) -> Resul
     """Affinity by several networks."""
     table = Tables(bench)
     arms = {f"{name} affinity": affinities(table, name) for name in networks}
-    notes = {"pixels": PIXELS, "training": _regimes(bench, networks[0], ("Scratch",))}
+    notes = {"pixels": PIXELS, "training": _regimes(bench, networks[0], ("Scratch",)), **learnt(table, networks)}
     return Result(arms, {}, bench.seeds, table.gates("h2t-fig8l"), notes)
 
 

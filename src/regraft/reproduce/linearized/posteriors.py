@@ -24,9 +24,9 @@ from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, by_seed, reverse_axis, without_tasks
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
-from regraft.reproduce.words import bound, greater, share, spearman
+from regraft.reproduce.words import PERMUTATIONS, bound, greater, pseudo_f, share, spearman
 
-__all__ = ["MEASURED", "by_architecture", "by_width", "posterior", "pseudo_f"]
+__all__ = ["MEASURED", "by_architecture", "by_width", "posterior"]
 
 WIDTHS = (5, 50, 500, 5000)
 CLUSTER, CENTRE, SPREAD, NOISE = 150, 5.0, 0.8, 0.9
@@ -37,7 +37,6 @@ ARCHITECTURES = {
     "10-400-40": (1, 10, 400, 40, 1),
 }
 TANH = Descent(epochs=2500, batch=34, rate=1e-3)
-PERMUTATIONS = 2000
 
 
 def posterior(network: Network, inputs: Tensor, targets: Tensor, new: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -161,27 +160,6 @@ def run_architectures(context: Context) -> Result:
             context.progress(number + 1, len(context.seeds))
     notes = {"F test": f"sums of squares over 42 points, p from {PERMUTATIONS} seeded permutations of the networks"}
     return Result(arms, {}, context.seeds, seeds_gate(context.seeds), notes)
-
-
-def pseudo_f(curves: np.ndarray) -> tuple[float, float]:
-    """F of a one-way analysis of variance of curves (groups, members, points), and its p by permutation.
-
-    F = [Σ_g m ‖c̄_g − c̄‖² / (G − 1)] / [Σ_g Σ_i ‖c_gi − c̄_g‖² / (G (m − 1))] (Anderson, 2001).
-    """
-    groups, members, points = curves.shape
-    rows = curves.reshape(-1, points)
-
-    def statistic(order: np.ndarray) -> float:
-        dealt = rows[order].reshape(groups, members, points)
-        centres = dealt.mean(axis=1)
-        between = members * ((centres - rows.mean(axis=0)) ** 2).sum() / (groups - 1)
-        within = ((dealt - centres[:, None]) ** 2).sum() / (groups * (members - 1))
-        return float(between / within) if within > 0 else float("inf")
-
-    rng = np.random.default_rng(0)
-    own = statistic(np.arange(len(rows)))
-    drawn = [statistic(rng.permutation(len(rows))) for _ in range(PERMUTATIONS)]
-    return own, (1 + sum(value >= own for value in drawn)) / (1 + PERMUTATIONS)
 
 
 def _differ(result: Result) -> Outcome:

@@ -214,8 +214,8 @@ def kernels(bench: Bench, setting: Setting = (STRONG, "fashion")) -> Result:
 
 def _slower(result: Result) -> Outcome:
     pretrained = np.stack([result.one(name) for name in STARTS if name != "random"])
-    fewer = (pretrained < result.one("random")).ravel()
-    return share(fewer, 0.9, what="logs at which the pretrained kernel moves less")
+    fewer = np.moveaxis(pretrained < result.one("random"), 1, -1)  # starts, epochs, seeds
+    return share(fewer.reshape(-1, fewer.shape[-1]), 0.9, what="logs at which the pretrained kernel moves less")
 
 
 MEASURED: dict[str, Measured] = {

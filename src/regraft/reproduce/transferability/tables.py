@@ -175,18 +175,19 @@ def _cut(result: Result) -> Outcome:
 
 
 def _courses(result: Result, setting: str) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs in order and the deviation after each, (tasks · seeds, epochs)."""
+    """Epochs in order and the deviation after each, (tasks, seeds, epochs)."""
     epochs, course = result.axis(f"{setting} epoch"), result.arm(f"{setting} course")
     order = np.argsort(epochs, kind="stable")
-    return epochs[order], course.reshape(-1, len(epochs))[:, order]
+    return epochs[order], course[..., order]
 
 
 def _rises(result: Result) -> Outcome:
     outcomes = []
     for setting in PRETRAINED:
         _, course = _courses(result, setting)
-        steps = np.diff(course, axis=1, prepend=0.0)
-        outcomes.append(share(steps.ravel() > 0, 0.95, what=f"epochs after which the deviation is larger, {setting}"))
+        grows = np.moveaxis(np.diff(course, axis=-1, prepend=0.0) > 0, 1, -1)
+        by_seed = grows.reshape(-1, grows.shape[-1])  # tasks · epochs, seeds
+        outcomes.append(share(by_seed, 0.95, what=f"epochs after which the deviation is larger, {setting}"))
     return all_of(outcomes)
 
 
@@ -194,8 +195,8 @@ def _settles(result: Result) -> Outcome:
     outcomes = []
     for setting in PRETRAINED:
         epochs, course = _courses(result, setting)
-        before = np.array([np.interp(0.9 * epochs[-1], epochs, each) for each in course])
-        added = 100 * np.abs(1 - before / course[:, -1])
+        before = np.array([[np.interp(0.9 * epochs[-1], epochs, each) for each in row] for row in course])
+        added = 100 * np.abs(1 - before / course[..., -1])
         outcomes.append(bound(added, at_most=5, what=f"per cent that the last tenth adds, {setting}"))
     return all_of(outcomes)
 
