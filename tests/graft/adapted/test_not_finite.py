@@ -173,6 +173,18 @@ class Masked(nn.Module):
         return self.last(x) + torch.tensor([0.0, 0.0, -torch.inf])
 
 
+class Unsaid(nn.Module):
+    """Features of numbers; the logits of rows of zeros are NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).relu()).masked_fill((x == 0).all(1, keepdim=True), torch.nan)
+
+
 def some_lost() -> tuple[np.ndarray, np.ndarray]:
     x = drawn()
     y = labels("binary", x)
@@ -186,6 +198,12 @@ def test_no_method_learns_from_rows_without_an_answer(method, first, cache):
     for _ in range(2):  # the second time the features are there already
         with pytest.raises(DataError, match=r"2 of the inputs .*: row 7, row 19: the network's .*infinite.*divides by"):
             regraft.adapt(some_lost(), rows(first()), method=method, device="cpu", cache=cache)
+
+
+def test_derivatives_of_rows_whose_logits_alone_are_not_finite(cache):
+    network = from_module(Unsaid(), ArrayPreprocess((6,)))
+    with pytest.raises(DataError, match="the outputs of module for row 7, row 19; expected finite numbers"):
+        regraft.adapt(some_lost(), network, method="gradient", device="cpu", cache=cache)
 
 
 def test_rows_without_an_answer_are_told_of_all_parts(cache):
