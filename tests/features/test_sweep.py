@@ -100,14 +100,15 @@ def test_a_pass_that_serves_something_else_gives_the_features_where_it_agrees(ca
     assert (store.flops, store.flops_per_row, store.computed_rows) == (alone.flops, alone.flops_per_row, 30)
 
 
+@pytest.mark.parametrize("error", [ModelError("these rows take another path"), DataError("the outputs are NaN")])
 @pytest.mark.parametrize("refused", [0, 8])
-def test_a_pass_that_cannot_take_a_batch_leaves_it_and_the_rest_to_the_sweep(cache, refused):
+def test_a_pass_that_cannot_take_a_batch_leaves_it_and_the_rest_to_the_sweep(cache, refused, error):
     network, manifest, seen = toy_network(), toy_manifest(), []
 
     def passing(first: int, batch: torch.Tensor) -> torch.Tensor:
         seen.append(first)
         if first == refused:
-            raise ModelError("these rows take another path")
+            raise error
         return by_hand()["embedding"][first : first + len(batch)]
 
     wanted = plan(network, [Taps(("embedding",), (None,))])

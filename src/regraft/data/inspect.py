@@ -70,8 +70,11 @@ def checked(
     return without(manifest, sorted(bad.items()), skip_bad=skip_bad)
 
 
-def without(manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: bool | None) -> Manifest:
-    """The manifest without the bad rows, or refused for their sake; ``None`` where there is no such choice.
+def without(
+    manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: bool | None, do: str = "mend or remove them"
+) -> Manifest:
+    """The manifest without the bad rows, or refused for their sake, saying what to ``do``; ``skip_bad`` is ``None``
+    where there is no such choice.
 
     Raises:
         DataError: bad rows (by reason, eight of each by name) unless ``skip_bad``; or too little is left.
@@ -80,7 +83,7 @@ def without(manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: 
         where = "" if manifest.name == "inputs" else f" in {manifest.name}"
         raise DataError(
             f"{len(bad)} of the inputs{where} cannot be used: {_listed([item for _, item in bad])}",
-            do="mend or remove them" + ", or pass --skip-bad to go on without them" * (skip_bad is not None),
+            do=do + ", or pass --skip-bad to go on without them" * (skip_bad is not None),
         )
     return drop(manifest, bad)
 

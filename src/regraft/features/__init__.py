@@ -2,6 +2,7 @@
 
 from regraft.features.batching import by_length, gathered, in_order
 from regraft.features.cache import cache_root, entries, prune, verify
+from regraft.features.finite import lost
 from regraft.features.maps import grid_of, map_plan, maps, positions, upsampled, whole_images
 from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
@@ -42,6 +43,7 @@ __all__ = [
     "grid_of",
     "in_order",
     "left",
+    "lost",
     "map_plan",
     "maps",
     "ntk",

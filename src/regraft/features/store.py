@@ -361,10 +361,18 @@ class Store:
         """Floating-point operations of the backbone for one row, counted when its pass was made."""
         return int(self._about("flops_per_row"))
 
+    @property
+    def finite(self) -> bool:
+        """Whether the passes that made it saw finite numbers alone; also false where nothing is known."""
+        return all(about.get("finite") is True for about in self._abouts())
+
     def _about(self, name: str) -> float:
         """The largest of what the parts say of themselves under a name; 0 where none says anything."""
+        return max(about.get(name, 0) for about in self._abouts())
+
+    def _abouts(self) -> list[dict[str, Any]]:
         parts = {part.path: part for part, _ in self._where.values()}
-        return max((part.done or {}).get("about", {}).get(name, 0) for part in parts.values())
+        return [(part.done or {}).get("about", {}) for part in parts.values()]
 
     @property
     def reused(self) -> bool:

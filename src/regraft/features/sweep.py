@@ -17,9 +17,11 @@ from regraft.data import Manifest
 from regraft.errors import DataError, ModelError, StoreError
 from regraft.features.batching import by_length, gathered, told_if_killed
 from regraft.features.cache import cache_root
+from regraft.features.finite import lost
 from regraft.features.plan import Block, Plan
 from regraft.features.store import DTYPES, VERSION, Arrivals, Part, Store
 from regraft.files import canonical_json, digest
+from regraft.linear import all_finite
 from regraft.memory import kept_memory
 from regraft.network import Network, attention_mask
 from regraft.network.flops import Operations
@@ -105,7 +107,7 @@ def sweep(
         progress: called with (rows done, rows in all) after every batch.
         passing: (first row, batch) → ``(B, width)``: runs the network instead, for the plan's one block, and keeps what
             else is needed of the pass. The first batch goes both ways; where they differ it is not asked again, nor
-            after a ModelError, by which it says that it cannot pass a batch.
+            after a ModelError or a DataError, by which it says that it cannot pass a batch or some rows of it.
 
     Raises:
         StoreError: the disk is too small, full or read-only.
@@ -129,7 +131,8 @@ def sweep(
     meter = _fill(part, network, manifest, workers, progress, along)
     per_row = meter.flops // meter.rows if meter.rows else _flops_of_a_row(part, network, manifest)
     paces = {"seconds_per_row": meter.pace, "forward_seconds_per_row": meter.forward_pace}
-    part.finish({"flops_per_row": per_row, **paces})
+    finite = meter.finite and (meter.rows == part.rows or not lost(Store(part.plan, [part])))
+    part.finish({"flops_per_row": per_row, "finite": finite, **paces})
     return Store(plan, [*parts, part], meter.flops, meter.rows)
 
 
@@ -189,6 +192,8 @@ def _fill(
                     found = run.settled(rows[0], batch, found)
                     meter.restart(todo)
                 values.append({name: value.to(DTYPES[part.dtype]).cpu() for name, value in found.items()})
+                with meter.keeping.running():
+                    meter.finite = meter.finite and all(map(all_finite, values[-1].values()))
                 if place + 1 == len(some):
                     with meter.keeping.running():
                         _write(part, window, some, values)
@@ -251,12 +256,13 @@ class _Meter:
     FLOPs are counted in the first batch and laid on the others by their positions, padded ones included. The seconds
     leave that batch out where others follow: it starts the decoders and is counted, which takes many times a pass.
     ``keeping`` runs while features are pooled and written, which is no part of a forward pass. ``shared`` says that the
-    passes served something else too.
+    passes served something else too, and ``finite`` that all that was found are numbers.
     """
 
     began: float
     keeping: Stopwatch = field(default_factory=Stopwatch)
     shared: bool = False
+    finite: bool = True
     rows: int = 0
     positions: int = 0
     counted: tuple[int, int] | None = None
@@ -335,7 +341,7 @@ class _Run:
             return None
         try:
             return self.passing(first, batch)
-        except ModelError:
+        except (DataError, ModelError):
             self.passing = None
             return None
 

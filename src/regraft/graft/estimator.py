@@ -26,7 +26,7 @@ from regraft.data.cells import plain
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.files import digest
-from regraft.graft.adapted.model import check_modality, readable
+from regraft.graft.adapted.model import check_features, check_modality, readable
 from regraft.graft.alike import are_copies, together
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.options import check_class_weight, check_counts, check_metric
@@ -52,7 +52,7 @@ class _Graft(BaseEstimator):
     random_state: Any
     batch_size: int
 
-    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], tuple[str, ...] | None]]:
+    def _read(self, X: Any, *, fit: bool) -> tuple[dict[str, Matrix], Callable[[], tuple[str, ...] | None]]:
         """The features; and for a fit the groups of rows that are copies of one input, which no inner fold may part."""
         if self.model is None:
             rows = np.array(X, dtype=np.float64)
@@ -64,6 +64,8 @@ class _Graft(BaseEstimator):
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest, skip_bad=None), skip_bad=None)
         store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
+        if fit:
+            check_features([(manifest, store)], self.plan_)
         return store.matrices(), lambda: together(self.network_.preprocess, manifest).groups
 
     def _reads_frame(self, X: Any) -> bool:
@@ -119,7 +121,7 @@ class _Graft(BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         task = Task(target, None, self.metric, seed, min(self.folds, len(target)), class_weight)
         row_weights(task.response, class_weight, torch.ones(len(task)))  # refuses before the pass what no solve takes
-        matrices, copies = self._read(X)
+        matrices, copies = self._read(X, fit=True)
         groups = copies()
         groups = None if groups is None or len(set(groups)) == 1 else groups  # all alike
         problem = FeatureProblem(
@@ -144,7 +146,7 @@ class _Graft(BaseEstimator):
             raise DataError("X for a backbone", expected="a list of inputs", got="one image", do="put it into a list")
         elif self._reads_frame(X):
             validate_data(self, X, reset=False, skip_check_array=True)
-        design = self.head_.view.design(self._read(X)[0], outputs)
+        design = self.head_.view.design(self._read(X, fit=False)[0], outputs)
         found = self.head_.solution.readout.predict_proba(design).double()
         if lost := (~found.isfinite().all(1)).nonzero().squeeze(1).tolist():
             raise DataError(

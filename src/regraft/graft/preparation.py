@@ -12,7 +12,7 @@ import torch
 from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan, with_columns
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Passing, Plan, Store, find, map_plan, plan, sweep, whole_images
-from regraft.graft.adapted.model import check_modality, readable
+from regraft.graft.adapted.model import check_features, check_modality, readable
 from regraft.graft.alike import together
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.problem import Task
@@ -305,6 +305,7 @@ def swept(
     ledger: Ledger,
     progress: Progress | None,
     passing: Callable[[Manifest], Passing | None] = lambda _: None,
+    needed: Plan | None = None,
 ) -> tuple[Store, Store | None]:
     """The pass over the fit rows and the test rows, or what the store has of it.
 
@@ -316,6 +317,10 @@ def swept(
         ledger: where the stage is noted.
         progress: called with (stage, rows done, rows in all).
         passing: of a part's rows, what else its pass serves (:func:`regraft.features.sweep`).
+        needed: the blocks whose numbers must be finite; all by default.
+
+    Raises:
+        DataError: rows that cannot be read, that are too few, or of which a needed block is NaN or infinite.
     """
     with ledger.stage("sweep") as extra, Team.current().one_after_the_first():
         stores = check_pass(ready, options, progress)
@@ -324,6 +329,7 @@ def swept(
         extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
         extra["flops"] = sum(store.flops for store in stores if store)
         extra["reused"] = all(store.reused for store in stores if store)
+    check_features([(part, s) for part, s in zip(ready.parts, stores) if s], needed or ready.plan, options.dtype)
     fit, test = (*stores, None)[:2]
     return fit, test  # type: ignore[return-value]
 

@@ -125,6 +125,25 @@ def test_a_loss_that_overflows_is_infinite() -> None:
     assert math.isnan(found.error)
 
 
+class _Unsaid(nn.Module):
+    """Outputs that are NaN for one row, on which no gradient depends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, OUTPUTS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).masked_fill((x == 0).all(1, keepdim=True), torch.nan)
+
+
+def test_a_loss_that_is_no_number_where_the_line_begins_is_refused() -> None:
+    x, y = _data()
+    x[3] = 0
+    objective = Objective(from_module(_Unsaid(), ArrayPreprocess((WIDTH,))), x, y, loss="squared")
+    with pytest.raises(DataError, match="the loss where a line begins; expected a finite number; got nan"):
+        variation(objective, steps=2)
+
+
 def test_progress_counts_steps() -> None:
     seen: list[tuple[int, int]] = []
     variation(_quadratic(), steps=3, progress=lambda done, total: seen.append((done, total)))

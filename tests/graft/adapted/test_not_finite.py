@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import nn
 
 import regraft
 from regraft.errors import DataError
-from regraft.graft import predict_over_crops
+from regraft.features import Taps
+from regraft.graft import Features, Options, Recipe, Solve, predict_over_crops, rank
 from regraft.network import About, ArrayPreprocess, Network, from_module
 
 
@@ -145,3 +147,108 @@ def test_the_estimators_refuse_such_rows(estimator, cache, monkeypatch):
     with pytest.raises(DataError, match=r"1 row of X .*row 2"):
         fitted.predict(new)
     assert len(fitted.predict(new[[0, 1, 3]])) == 3
+
+
+class Between(nn.Module):
+    """NaN in a hidden layer of rows of zeros, and finite numbers behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.unit, self.mended, self.last = nn.Linear(6, 8, bias=False), Unit(), nn.ReLU(), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.mended(self.unit(self.first(x)).nan_to_num()))
+
+
+class Masked(nn.Module):
+    """Of its own three classes one is ruled out, by a logit of −∞."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(x) + torch.tensor([0.0, 0.0, -torch.inf])
+
+
+class Unsaid(nn.Module):
+    """Features of numbers; the logits of rows of zeros are NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).relu()).masked_fill((x == 0).all(1, keepdim=True), torch.nan)
+
+
+def some_lost() -> tuple[np.ndarray, np.ndarray]:
+    x = drawn()
+    y = labels("binary", x)
+    x[[7, 19]] = 0
+    return x, y
+
+
+@pytest.mark.parametrize("first", [Unit, Inverse])
+@pytest.mark.parametrize("method", ["probe", "all-layers", "head2toe", "gradient", "tangent-gp", "finetune", "lp-ft"])
+def test_no_method_learns_from_rows_without_an_answer(method, first, cache):
+    for _ in range(2):  # the second time the features are there already
+        with pytest.raises(DataError, match=r"2 of the inputs .*: row 7, row 19: the network's .*infinite.*divides by"):
+            regraft.adapt(some_lost(), rows(first()), method=method, device="cpu", cache=cache)
+
+
+def test_derivatives_of_rows_whose_logits_alone_are_not_finite(cache):
+    network = from_module(Unsaid(), ArrayPreprocess((6,)))
+    with pytest.raises(DataError, match="the outputs of module for row 7, row 19; expected finite numbers"):
+        regraft.adapt(some_lost(), network, method="gradient", device="cpu", cache=cache)
+
+
+def test_rows_without_an_answer_are_told_of_all_parts(cache):
+    x, y = some_lost()
+    manifest = regraft.scan((x, y))
+    manifest = dataclasses.replace(
+        manifest, split=tuple("test" if row in (19, 30, 31) else "train" for row in range(60))
+    )
+    with pytest.raises(DataError, match=r"2 of the inputs .*: row 7, row 19: the network's output is NaN"):
+        regraft.adapt(manifest, rows(Unit()), method="probe", device="cpu", cache=cache)
+
+
+def test_only_what_a_method_reads_must_be_finite(cache):
+    network = from_module(Between(), ArrayPreprocess((6,)))
+    run = regraft.adapt(some_lost(), network, method="probe", device="cpu", cache=cache)
+    assert run.score.rows == 60
+    taps = Features(Taps(("module:unit", "embedding"), (None,)), ("none",))
+    both = Recipe("both", "two taps", (taps, Solve()))
+    with pytest.raises(
+        DataError, match="row 7, row 19: the network's values are NaN or infinite, first at module:unit"
+    ):
+        regraft.adapt(some_lost(), network, method=both, device="cpu", cache=cache)
+
+
+def test_backbones_are_ranked_by_finite_features_whatever_their_own_logits_are(cache):
+    networks = [from_module(Masked(), ArrayPreprocess((6,))) for _ in range(2)]
+    x = drawn()
+    data = (x, labels("binary", x))
+    assert rank(data, networks, options=Options(cache=cache, device="cpu")).figures["ranking"]["models"]
+    with pytest.raises(DataError, match="row 7, row 19: the network's output is NaN"):
+        rank(some_lost(), [rows(Unit()), rows(Inverse())], options=Options(cache=cache, device="cpu"))
+
+
+def test_features_beyond_the_range_that_they_are_stored_in(cache):
+    x = drawn()
+    data = (x, labels("binary", x))
+    x[[3, 5]] *= 1e6
+    with pytest.raises(DataError, match=r"row 3, row 5: the network's output.*--dtype float32, look for"):
+        regraft.adapt(data, rows(nn.Identity()), method="probe", device="cpu", cache=cache, dtype="float16")
+    assert regraft.adapt(data, rows(nn.Identity()), method="probe", device="cpu", cache=cache).score.rows == 60
+
+
+@pytest.mark.parametrize("estimator", [regraft.GraftClassifier, regraft.GraftRegressor])
+def test_the_estimators_learn_from_no_such_rows(estimator, cache, monkeypatch):
+    monkeypatch.setenv("REGRAFT_CACHE", cache)
+    x, y = some_lost()
+    with pytest.raises(DataError, match="2 of the inputs cannot be used: row 7, row 19: the network's output is NaN"):
+        estimator(model=rows(Unit()), method="probe").fit(x, y if estimator is regraft.GraftClassifier else x[:, 0])

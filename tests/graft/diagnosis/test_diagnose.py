@@ -434,6 +434,23 @@ def test_a_backbone_that_cannot_be_drawn_anew_is_diagnosed_alone(options):
     assert "reset_parameters" in said.detail
 
 
+def test_random_weights_under_which_features_overflow_are_left_out(options):
+    class Large(torch.nn.Linear):
+        def reset_parameters(self):
+            torch.nn.init.constant_(self.weight, 3e38 if self.drawn else 0.1)
+            torch.nn.init.zeros_(self.bias)
+            self.drawn = True
+
+        drawn = False
+
+    module = torch.nn.Sequential(torch.nn.Flatten(), Large(108, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    network = Network("own", module, ArrayPreprocess((3, 6, 6)), About("module"))
+    record = diagnose(toy_manifest(30), network, checks=("curvature",), scope=SMALL, options=options)
+    assert record.figures["subjects"] == ["pretrained"]
+    said = next(f for f in record.findings if f.code == "random-weights")
+    assert "the network's output is NaN or infinite" in said.detail
+
+
 class TestFeasibility:
     def test_a_source_of_the_same_labels_helps_and_one_of_others_does_not(self, options):
         x, y = toy_arrays(120)

@@ -122,7 +122,7 @@ def variation(
         progress: told (done, total) steps.
 
     Raises:
-        DataError: the gradient is zero or no number, an unknown protocol, or no step.
+        DataError: the gradient is zero or no number, the loss is no number, an unknown protocol, or no step.
     """
     if protocol not in get_args(Protocol) or steps < 1 or not size > 0:
         raise DataError(
@@ -137,6 +137,8 @@ def variation(
         raise DataError("the variation along a gradient", expected="a gradient that is not zero", got=f"norm {norm:g}")
     factor = size if protocol == "gradient" else size / norm
     rows = [_rows(objective, here)]
+    if not math.isfinite(loss := float(rows[0].sum())):
+        raise DataError("the loss where a line begins", expected="a finite number", got=f"{loss:g}")
     for k in range(1, steps + 1):
         rows.append(_rows(objective, here - gradient * (k * factor)))
         if progress is not None:

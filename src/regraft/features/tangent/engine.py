@@ -137,7 +137,7 @@ class Engine:
             shapes = [*self.way.shapes(), ((self.outputs,), self.replay.dtype)]
             self._cache = Cache(rows, shapes, self.replay.network.device, self.memory)
         outputs, recorded = self.replay.record(self._source.laid_out(batch))
-        check_finite(outputs, self.replay.network.name)
+        check_finite(outputs, self.replay.network.name, lambda row: self.feed.where(start + row))
         stop = start + len(outputs)
         self._cache.write(start, stop, [*self.way.values(recorded, stop - start), outputs])
         self._recorded[start:stop] = True

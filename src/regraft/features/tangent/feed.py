@@ -59,6 +59,10 @@ class Feed:
             return decoded(self.preprocess, self.manifest.inputs, rows)
         return take(self.batch, torch.as_tensor(rows))
 
+    def where(self, row: int) -> str:
+        """What a row is called."""
+        return f"row {row}" if self.manifest is None else self.manifest.inputs.where(row)
+
     def batches(self, size: int) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch) over all rows in order."""
         spans = in_order(self.rows, size)

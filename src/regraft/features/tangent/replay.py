@@ -22,8 +22,10 @@ from torch.utils.checkpoint import CheckpointError
 
 from regraft.errors import DataError, ModelError
 from regraft.features.tangent.values import Pass, Slot, Tree, alike, row_axis, slots_of
+from regraft.linear import all_finite
 from regraft.network import Network
 from regraft.network.policy import no_derivatives
+from regraft.wording import some
 
 __all__ = ["Kept", "Replay", "cast", "check_finite", "private_copy"]
 
@@ -399,15 +401,18 @@ def _may_depend(value: Tensor) -> bool:
     return (value.is_floating_point() or value.is_complex()) and not value.is_inference()
 
 
-def check_finite(outputs: Tensor, name: str) -> None:
-    """Refuse rows whose outputs are NaN or infinite, for nothing could be told from their derivatives.
+def check_finite(outputs: Tensor, name: str, where: Callable[[int], str] | None = None) -> None:
+    """Refuse rows whose outputs (B, …) are NaN or infinite, for nothing could be told from their derivatives; ``where``
+    names them.
 
     Raises:
         DataError: there is one.
     """
-    if not bool(torch.isfinite(outputs).all()):
+    if not all_finite(outputs):
+        bad = (~outputs.isfinite().flatten(1).all(1)).nonzero().squeeze(1).tolist()
+        rows = "" if where is None else f" for {some([where(row) for row in bad])}"
         raise DataError(
-            f"the outputs of {name}", expected="finite numbers", got="NaN or infinity",
+            f"the outputs of {name}{rows}", expected="finite numbers", got="NaN or infinity",
             do="look for NaN in the inputs, or take a wider dtype",
         )  # fmt: skip
 

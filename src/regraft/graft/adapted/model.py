@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,19 @@ from torch import Tensor
 
 from regraft.data import BadRow, Kind, LabelType, Manifest, checked, image_size, scan, with_columns, without
 from regraft.errors import DataError, RecipeError
-from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
+from regraft.features import (
+    Plan,
+    Progress,
+    Store,
+    by_length,
+    gathered,
+    grid_of,
+    lost,
+    maps,
+    pool_batch,
+    positions,
+    upsampled,
+)
 from regraft.features.tangent.feed import take
 from regraft.graft.adapted.aspp import Aspp
 from regraft.graft.adapted.posterior import PosteriorPart
@@ -25,10 +38,21 @@ from regraft.network import Network
 from regraft.network.hidden import with_hidden
 from regraft.wording import some
 
-__all__ = ["NO_ANSWER", "Adapted", "answered", "check_modality", "readable", "with_last_layer", "with_own_head"]
+__all__ = [
+    "NO_ANSWER",
+    "Adapted",
+    "answered",
+    "check_features",
+    "check_modality",
+    "readable",
+    "with_last_layer",
+    "with_own_head",
+]
 
 NO_ANSWER = "the network's output is NaN or infinite"
 """The reason of a row that can be read and of which the network says nothing."""
+
+_LOOK = "look for numbers that the network divides by or that it overflows with"
 
 _OTHER_KIND = {
     "": "give it inputs of its own kind, or name another input column with --input",
@@ -88,9 +112,33 @@ def answered(manifest: Manifest, prediction: Prediction, skip_bad: bool | None) 
     known = prediction.known
     if known.all():
         return manifest, prediction
-    do = "look for numbers that the network divides by or that it overflows with, or leave the row out"
+    do = f"{_LOOK}, or leave the row out"
     bad = [(row, BadRow(manifest.inputs.where(row), NO_ANSWER, do)) for row in np.flatnonzero(~known).tolist()]
     return without(manifest, bad, skip_bad=skip_bad), prediction.take(np.flatnonzero(known))
+
+
+def check_features(parts: Sequence[tuple[Manifest, Store]], wanted: Plan, dtype: str = "float32") -> None:
+    """Refuse rows of which a block of the plan holds NaN or infinity, for nothing can be learnt from them.
+
+    Args:
+        parts: the rows and their features, part by part.
+        wanted: the blocks that must be finite.
+        dtype: that features are stored in.
+
+    Raises:
+        DataError: there are such rows: all are named, of several taps by the first where it happens.
+    """
+    sites = {block.name: block.site for block in wanted.blocks}
+    bad = []
+    for manifest, store in parts:
+        for row, name in lost(store, list(sites)).items():
+            reason = (
+                NO_ANSWER if len(sites) == 1 else f"the network's values are NaN or infinite, first at {sites[name]}"
+            )
+            bad.append((row, BadRow(manifest.inputs.where(row), reason, _LOOK)))
+    if bad:
+        wider = "store features as numbers of a wider range with --dtype float32, " if dtype == "float16" else ""
+        without(parts[0][0], bad, skip_bad=None, do=f"{wider}{_LOOK}, or leave these rows out")
 
 
 def with_last_layer(network: Network, shape: tuple[int, ...] | None) -> Network:

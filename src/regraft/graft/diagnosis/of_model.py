@@ -74,7 +74,7 @@ def case_of_model(
         try:
             fresh, untrained = _untrained(ready, labelled, scope, options, ledger, progress)
             named.append(("random weights", fresh, untrained))
-        except ModelError as error:
+        except (DataError, ModelError) as error:
             title = "Random weights not compared"
             notes.append(Finding("random-weights", title, "not-applicable", detail=str(error)))
     case = replace(case, labelled=labelled, origin=known, untrained=untrained, lacking=lacking)

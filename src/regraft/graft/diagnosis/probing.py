@@ -71,10 +71,10 @@ def probing(
 
 def passed(ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None) -> tuple[Prepared, Labelled]:
     """In one pass the features of the backbone's last layer and the probabilities of its own classes."""
-    network = ready.network
+    network, needed = ready.network, ready.plan  # infinite logits of classes that a network leaves out are no fault
     if network.has_logits and network.head:
         ready = replace(ready, plan=plan(network, [Taps((EMBEDDING, LOGITS), (None,))]))
-    store, _ = swept(replace(ready, manifest=ready.fit), options, ledger, progress)
+    store, _ = swept(replace(ready, manifest=ready.fit), options, ledger, progress, needed=needed)
     values = values_of(ready, store)
     source = values.get(LOGITS)
     task = ready.task(ready.fit, options)
