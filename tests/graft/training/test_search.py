@@ -37,7 +37,8 @@ class Made:
         return Made(self.key, self.score, self.log, share)
 
     def train(self, work):
-        self.value, self.outcome = (self.score(*self.key, self.share), 0.0), "completed"
+        found = self.score(*self.key, self.share)
+        self.value, self.outcome = found if isinstance(found, tuple) else (found, 0.0), "completed"
         self.log.append((*self.key, self.share))
 
 
@@ -124,6 +125,16 @@ def test_where_that_is_no_better_it_stays_at_one():
     assert found[0].key[0] == 0.01
     _, log = searched(score, (0.03, 0.01, 0.001), noise=0.02)  # the lowest is best
     assert [lr for lr, *_ in log[3:]] == [0.1, 0.0003]
+    _, log = searched(lambda lr, *_: 0.7 if lr == 0.01 else 0.69, (0.03, 0.01, 0.003), noise=0.02)
+    assert [lr for lr, *_ in log[3:]] == [0.1]  # as good as the best again, but for chance
+
+
+def test_of_equal_scores_the_lower_loss_is_better():
+    found, log = searched(
+        lambda lr, tau, _: (0.5, -abs(math.log10(lr / 0.01)) - abs(tau - 4)), (0.03, 0.01, 0.003), TAUS
+    )
+    assert found[0].key == (0.01, 4)
+    assert [tau for *_, tau, _ in log[-2:]] == [1, 16]
 
 
 TAUS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 200)
@@ -162,6 +173,14 @@ def test_rates_beyond_are_tried_at_the_best_tau():
     found, log = searched(score, (0.03, 0.01, 0.003), TAUS)
     assert [(lr, tau) for lr, tau, _ in log[9:11]] == [(0.1, 4), (0.3, 4)]
     assert found[0].key == (0.1, 4)
+
+
+def test_rates_are_as_good_as_the_best_by_what_they_do_at_its_tau():
+    def score(lr, tau, share):
+        return {4: {0.03: 0.3, 0.01: 0.7, 0.003: 0.5}, 64: {0.03: 0.69}}.get(tau, {}).get(lr, 0.1)
+
+    _, log = searched(score, (0.03, 0.01, 0.003), TAUS, noise=0.02)
+    assert [(lr, tau) for lr, tau, _ in log[9:]] == [(0.01, 1), (0.01, 16)]
 
 
 def test_only_a_prepared_head_can_be_spoilt():
