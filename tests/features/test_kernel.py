@@ -153,6 +153,27 @@ def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: st
     assert seen[-1][0] == seen[-1][1] > tangent.n_rows
 
 
+@pytest.mark.parametrize("form", ["per-output", "shared"])
+@pytest.mark.parametrize("two", [False, True])
+def test_where_like_outputs_meet_alone_little_memory_takes_them_one_by_one(form: str, two: bool) -> None:
+    """Five outputs, and room for all parameters of one of them: five passes forward and backward beside the at least
+    five forward and 25 backward of all outputs at once."""
+    network = toy_network()
+    tangent = Tangent(network, "*", network.example(6).double(), dtype=torch.float64, batch_size=2)
+    sides = (tangent.take([0, 1, 2]), tangent.take([3, 4, 5])) if two else (tangent,)
+    wanted = ntk(*sides, form=form)  # type: ignore[arg-type]
+    room = 8 * (5 if two else 6) * tangent.n_coefficients
+    before, spent = tangent.passed_rows, tangent.spent_flops
+    found = ntk(*sides, form=form, memory=room)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    assert tangent.passed_rows - before == 5 * 6
+    rows, spent = tangent.passed_rows, tangent.spent_flops - spent
+    before = tangent.spent_flops
+    ntk(*sides, memory=room)  # between unlike outputs nothing can be left out
+    assert tangent.passed_rows - rows >= 5 * 6
+    assert tangent.spent_flops - before > 2 * spent
+
+
 @pytest.mark.parametrize("name", list(NETWORKS))
 @pytest.mark.parametrize("form", ["full", "per-output", "shared"])
 @pytest.mark.parametrize("memory", [2000, 2**31])

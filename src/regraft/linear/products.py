@@ -106,18 +106,18 @@ def _alone(out: Tensor) -> bool:
     return out.device.type == "cpu" and torch.get_num_threads() == 1 and out.dtype in (torch.float32, torch.float64)
 
 
-def add_symmetric(out: Tensor, rows: Tensor, factor: float = 1.0) -> None:
+def add_symmetric(out: Tensor, rows: Tensor) -> None:
     """:func:`add_product` anywhere: where torch may use several threads by torch, a tile on or above the diagonal at a
     time."""
     if _alone(out):
-        add_product(out, rows, factor)
+        add_product(out, rows)
         return
     for start in range(0, len(rows), _TILE):
-        out[start : start + _TILE, start:].addmm_(rows[start : start + _TILE], rows[start:].T, alpha=factor)
+        out[start : start + _TILE, start:].addmm_(rows[start : start + _TILE], rows[start:].T)
 
 
-def add_product(out: Tensor, rows: Tensor, factor: float = 1.0) -> None:
-    """Add c X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype, float32 or float64.
+def add_product(out: Tensor, rows: Tensor) -> None:
+    """Add X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype, float32 or float64.
 
     What is below the diagonal is left undefined, for :func:`regraft.linear.mirror`. The upper triangle in C order is
     BLAS's lower one.
@@ -126,9 +126,9 @@ def add_product(out: Tensor, rows: Tensor, factor: float = 1.0) -> None:
         return
     syrk = dsyrk if rows.dtype == torch.float64 else ssyrk
     if rows.T.is_contiguous():
-        syrk(factor, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)
+        syrk(1.0, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)
     else:
-        syrk(factor, rows.contiguous().numpy().T, beta=1.0, c=out.numpy().T, trans=1, lower=1, overwrite_c=1)
+        syrk(1.0, rows.contiguous().numpy().T, beta=1.0, c=out.numpy().T, trans=1, lower=1, overwrite_c=1)
 
 
 def cholesky_solve(system: Tensor, right: Tensor) -> Tensor | None:

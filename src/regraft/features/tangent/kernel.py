@@ -12,7 +12,7 @@ Section 3 (there by Jacobian-vector products alone); Jacot, Gabriel, Hongler (20
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -89,7 +89,8 @@ class Outer:
         self.g[start:stop, seen.output] = seen.gradient[0]
 
     def add_to(self, total: Tensor, other: Outer, form: Form) -> None:
-        """Add this layer's part of the kernel, a tile beside the total at a time; of a symmetric one half."""
+        """Add this layer's part of the kernel, a tile beside the total at a time; of a symmetric one half. The shared
+        form is a sum over outputs here."""
         weight, bias = self.deviations
         c, o = self.g.shape[1:]
         for start in range(0, len(self.a), _TILE):
@@ -101,7 +102,7 @@ class Outer:
                 outer *= inner[:, None, :, None]
                 total[start * c : stop * c, first * h.shape[1] :] += outer.flatten(2).flatten(0, 1)
             elif form == "shared":
-                total[start:stop, first:] += inner * (g.flatten(1) @ h.flatten(1).T) / c
+                total[start:stop, first:] += inner * (g.flatten(1) @ h.flatten(1).T)
             else:
                 total[:, start:stop, first:] += inner * (g.transpose(0, 1) @ h.permute(1, 2, 0))
 
@@ -135,7 +136,7 @@ class _Explicit:
         if form == "full":
             _add_product(total, self.j.flatten(0, 1), other.j.flatten(0, 1), other is self)
         elif form == "shared":
-            _add_product(total, self.j.flatten(1), other.j.flatten(1), other is self, 1 / self.j.shape[1])
+            _add_product(total, self.j.flatten(1), other.j.flatten(1), other is self)
         else:
             for c in range(self.j.shape[1]):
                 _add_product(total[c], self.j[:, c], other.j[:, c], other is self)
@@ -177,12 +178,12 @@ def _groups(layers: Sequence[Layer], most: int) -> list[list[_Part]]:
     return groups
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, symmetric: bool, factor: float = 1.0) -> None:
-    """total += factor · L Rᵀ; of a symmetric one what is on and above the diagonal, for :func:`mirror`."""
+def _add_product(total: Tensor, left: Tensor, right: Tensor, symmetric: bool) -> None:
+    """total += L Rᵀ; of a symmetric one what is on and above the diagonal, for :func:`mirror`."""
     if symmetric:
-        add_symmetric(total, left, factor)
+        add_symmetric(total, left)
     else:
-        total.addmm_(left, right.T, alpha=factor)
+        total.addmm_(left, right.T)
 
 
 # ------------------------------------------------------------------------------------------- the kernels
@@ -230,24 +231,60 @@ def kernel_between(
     numbers = kept.rows * kept.outputs  # of each parameter
     if passing is not None:
         numbers += min(passing.batch_size, passing.rows) * passing.outputs
-    groups = _groups(left.tape.layers, max(1, memory // (like.itemsize * max(1, numbers))))
-    told = _Told(progress, len(groups) * (n if right is None else n + m))
-    for group in groups:
-        held = {part: part.hold(kept.rows, kept.outputs, prior, like) for part in group}
-        for start, stop, batch in kept.batches():
-            _write(kept, batch, held, start, stop)
-            told(stop - start)
-        if passing is None:
-            for part in group:
-                mine = held.pop(part)
-                mine.add_to(total, mine, form)
-        else:
-            _pass_by(total, held, passing, passing is right, prior, form, told)
-            held.clear()  # before there is room for the next
+    most = memory // (like.itemsize * max(1, numbers))  # parameters, of all outputs
+    together, groups = (c, _groups(left.tape.layers, max(1, most))) if form == "full" else _turns(left, most)
+    turns = [slice(start, min(start + together, c)) for start in range(0, c, together)]
+    told = _Told(progress, len(turns) * len(groups) * (n if right is None else n + m))
+    for turn in turns:
+        sides = [side if together == c else _some_outputs(side, turn) for side in (kept, passing) if side is not None]
+        place = total[turn] if form == "per-output" else total
+        for group in groups:
+            held = {part: part.hold(sides[0].rows, sides[0].outputs, prior, like) for part in group}
+            for start, stop, batch in sides[0].batches():
+                _write(sides[0], batch, held, start, stop)
+                told(stop - start)
+            if passing is None:
+                for part in group:
+                    mine = held.pop(part)
+                    mine.add_to(place, mine, form)
+            else:
+                _pass_by(place, held, sides[1], passing is right, prior, form, told)
+                held.clear()  # before there is room for the next
+    if form == "shared":
+        total /= c
     if right is None:
         for matrix in total if total.ndim == 3 else [total]:
             mirror(matrix)
     return total
+
+
+def _turns(side: Side, most: int) -> tuple[int, list[list[_Part]]]:
+    """How many outputs are taken at a time where like ones meet alone, and the parts of layers that are held with them.
+
+    With c of C outputs as much room takes C/c times the parameters; of the ways through all of them the one with the
+    fewest passes, forward and backward, is taken, and of equals that with the most outputs.
+
+    Args:
+        side: one of both, for they have the same layers and equally many outputs.
+        most: parameters that are held of all C outputs.
+    """
+    outputs, found = side.outputs, []
+    for together in range(outputs, 0, -1):
+        groups = _groups(side.tape.layers, max(1, most * outputs // together))
+        found.append((len(groups) * -(-outputs // together) * (1 + together), together, groups))
+        if len(groups) == 1:  # fewer outputs at a time are more passes forward, and no fewer backward
+            break
+    _, together, groups = min(found, key=lambda way: way[0])
+    return together, groups
+
+
+def _some_outputs(side: Side, which: slice) -> Side:
+    """The side with some of its outputs."""
+    all_of_them = side.vectors
+    if all_of_them is None:
+        all_of_them = torch.eye(side.outputs, dtype=side.tape.like.dtype, device=side.tape.like.device)
+    some = all_of_them[which]
+    return replace(side, vectors=some, outputs=len(some))
 
 
 def _pass_by(

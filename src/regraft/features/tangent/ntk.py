@@ -43,7 +43,8 @@ def ntk(
 
     Exact, some layers at a time: a pass forward and C backward over the rows for every ``memory`` bytes of derivatives.
     Of one set of rows half the products are computed; of a head that tangents are seen through, those of as many
-    vectors as are independent in it.
+    vectors as are independent in it. Where only like outputs meet, they are taken some at a time if that takes fewer
+    passes: so many parameters more are then held at once.
 
     Args:
         rows: a Tangent, rows taken from one, or one seen through a head.
