@@ -13,7 +13,7 @@ from tests.heads.gp.problems import normal
 from regraft.errors import SolverError
 from regraft.features import Tangent
 from regraft.heads import Descent, condition_design, laplace, link, variational
-from regraft.heads.gp.variational import _Problem, divergence
+from regraft.heads.gp.elbo import Problem, divergence
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import ArrayPreprocess, from_module
 
@@ -57,12 +57,12 @@ def test_mini_batches_stand_for_all_rows() -> None:
 def test_the_bound_is_unbiased_and_as_near_as_it_says() -> None:
     """Of a Gaussian likelihood the bound is in closed form; estimates of many seeds scatter about it by their error."""
     x, y = normal(25, 3), normal(25, 1, seed=1)
-    problem = _Problem.of(FeatureDesign({"a": Dense(x)}, 1), y, "gaussian", None, 1.0, 0.5)
+    problem = Problem.of(FeatureDesign({"a": Dense(x)}, 1), y, "gaussian", None, 1.0, 0.5)
     centre, spread = normal(3, seed=2), 0.2 + normal(3, seed=3).abs()
     expected_fit = (y - x @ centre[:, None]).square().sum() + (x.square() @ spread.square()).sum()
     exact = -0.5 * float(expected_fit) / 0.5 - 0.5 * 25 * math.log(2 * math.pi * 0.5) - divergence(centre, spread)
     for judged in (16, 64):
-        found = np.array([problem.bound(centre, spread, Descent(judged=judged, seed=seed)) for seed in range(200)])
+        found = np.array([problem.bound(centre, spread, judged, seed) for seed in range(200)])
         scatter = found[:, 0].std(ddof=1)
         assert abs(found[:, 0].mean() - exact) < 4 * scatter / math.sqrt(200)
         assert math.sqrt((found[:, 1] ** 2).mean()) == pytest.approx(scatter, rel=0.2)
@@ -73,6 +73,7 @@ def test_draws_and_probes_are_multiplied_together_as_one_by_one(likelihood, monk
     x, y = normal(12, 4), torch.nn.functional.one_hot(torch.arange(12) % 3).double()
     design = FeatureDesign({"a": Dense(x[:, :3]), "b": Dense(x[:, 3:])}, 3)
     short = Descent(steps=5, batch=4, judged=10)
+    monkeypatch.setattr("regraft.heads.gp.elbo.FEW", 0)
 
     def found() -> list[torch.Tensor]:
         fit = variational(design, y, likelihood, prior={"a": 0.3}, base=0.1 * y, descent=short)
@@ -84,9 +85,80 @@ def test_draws_and_probes_are_multiplied_together_as_one_by_one(likelihood, monk
         return [fit.coefficients.flatten(), fit.deviations.flatten(), bound, chance]
 
     together = found()
-    monkeypatch.setattr("regraft.heads.gp.variational._BYTES", 1)
+    monkeypatch.setattr("regraft.heads.gp.elbo._BYTES", 1)
     for many, few in zip(together, found()):
         torch.testing.assert_close(many, few)
+
+
+def few_outputs(
+    likelihood: str, dtype: torch.dtype = torch.float64
+) -> tuple[FeatureDesign, torch.Tensor, torch.Tensor]:
+    """A design of two blocks and three outputs, targets that suit the likelihood, and a mean function."""
+    x, codes = normal(12, 4).to(dtype), torch.arange(12) % 3
+    y = torch.nn.functional.one_hot(codes).double() if likelihood != "gaussian" else normal(12, 3, seed=1)
+    return FeatureDesign({"a": Dense(x[:, :3]), "b": Dense(x[:, 3:])}, 3), y, normal(12, 3, seed=2)
+
+
+def written_out(design: FeatureDesign) -> torch.Tensor:
+    """Φ, (N, C, P)."""
+    rows = design.rows(slice(None))
+    return torch.cat([rows[name].flatten(2) for name in design.shapes], 2)
+
+
+@pytest.mark.parametrize("likelihood", ["softmax", "sigmoid", "gaussian"])
+def test_the_curvature_is_that_of_the_rows_written_out(likelihood, monkeypatch: pytest.MonkeyPatch) -> None:
+    """diag(Ψᵀ W Ψ), W the Hessian of −log p by the outputs, in chunks as at once; the estimate of many is near."""
+    design, y, base = few_outputs(likelihood)
+    problem = Problem.of(design, y, likelihood, base, {"a": 0.5, "b": 2.0}, 0.7)
+    centre, psi = normal(12, seed=3), written_out(design) * problem.roots[:, 0]
+    expected = torch.zeros(12, dtype=torch.float64)
+    for row in range(12):
+
+        def minus_log(f: torch.Tensor, row: int = row) -> torch.Tensor:
+            if likelihood == "gaussian":
+                return (f - y[row]).square().sum() / (2 * 0.7)
+            if likelihood == "softmax":
+                return torch.logsumexp(f, 0) - y[row] @ f
+            return torch.nn.functional.softplus(f).sum() - y[row] @ f
+
+        hessian = torch.autograd.functional.hessian(minus_log, base[row] + psi[row] @ centre)
+        expected += (psi[row].T @ hessian @ psi[row]).diagonal()
+    generator = torch.Generator().manual_seed(0)
+    torch.testing.assert_close(problem.curvature(centre, generator), expected)
+    monkeypatch.setattr("regraft.heads.gp.elbo._BYTES", 1)
+    torch.testing.assert_close(problem.curvature(centre, generator), expected)
+    monkeypatch.setattr("regraft.heads.gp.elbo.FEW", 0)
+    monkeypatch.setattr("regraft.heads.gp.elbo._PROBES", 4000)
+    torch.testing.assert_close(problem.curvature(centre, generator), expected, rtol=0.2, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_each_row_has_a_gaussian_of_its_own(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its mean and covariance are those of Φ w, and its probabilities what many draws of w come to."""
+    design, y, base = few_outputs("softmax", dtype)
+    fit = variational(design, y, base=base, prior={"a": 0.5, "b": 2.0}, descent=Descent(steps=20))
+    mean, covariance = fit.marginals(design)
+    phi = written_out(design).double()
+    torch.testing.assert_close(mean, phi @ fit.coefficients.flatten().double(), rtol=1e-5, atol=1e-5)
+    exact = torch.einsum("ncp,p,ndp->ncd", phi, fit.deviations.flatten().double().square(), phi)
+    torch.testing.assert_close(covariance, exact, rtol=1e-5, atol=1e-5)
+    assert mean.dtype == covariance.dtype == torch.float64
+    chance = fit.probabilities(design, base)
+    torch.testing.assert_close(chance, fit.probabilities(design, base, draws=20_000), rtol=0, atol=0.015)
+    assert float((chance - fit.probabilities(design, base, draws=2)).abs().max()) > 0.02  # two draws would not do
+    monkeypatch.setattr("regraft.heads.gp.variational.FEW", 2)
+    assert torch.equal(fit.probabilities(design, base, seed=3), fit.probabilities(design, base, draws=128, seed=3))
+
+
+def test_bounds_by_rows_and_by_coefficients_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    design, y, base = few_outputs("softmax")
+    problem = Problem.of(design, y, "softmax", base, 1.0, 1.0)
+    centre, spread = normal(12, seed=3), 0.2 + 0.3 * normal(12, seed=4).abs()
+    by_rows, error = problem.bound(centre, spread, 4000, 1)
+    monkeypatch.setattr("regraft.heads.gp.elbo.FEW", 0)
+    by_coefficients, other = problem.bound(centre, spread, 4000, 1)
+    assert abs(by_rows - by_coefficients) < 4 * math.hypot(error, other)
+    assert error < other < 0.2  # rows that are drawn apart scatter less than rows that share their coefficients
 
 
 def test_a_tangent_is_read_by_rows_for_many_draws() -> None:
@@ -101,6 +173,9 @@ def test_a_tangent_is_read_by_rows_for_many_draws() -> None:
     assert 0 < tangent.spent_flops - before <= 2 * 6 * 6 * 2 * 5  # six rows of a (2, 5) layer, forward and backward
     alone = [torch.softmax(tangent.apply(each), 1) for each in fit.draw(20)]
     torch.testing.assert_close(chance, sum(alone) / 20)
+    before = tangent.spent_flops
+    fit.probabilities(tangent)
+    assert 0 < tangent.spent_flops - before <= 2 * 6 * 6 * 2 * 5  # and so it is without draws
 
 
 def test_the_average_is_over_the_last_steps_alone() -> None:

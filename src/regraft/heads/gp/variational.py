@@ -15,10 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import islice
-from math import prod
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,19 +23,18 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.batches import batches
 from regraft.heads.calibration import link
-from regraft.heads.gp.forms import check_probabilities, columns, finite
+from regraft.heads.gp.elbo import FEW, Likelihood, Problem, divergence, marginals, pairs, together
+from regraft.heads.gp.forms import finite
+from regraft.heads.gp.predictive import average
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design
-from regraft.linear.design import deviations_of
 
 __all__ = ["Descent", "Variational", "variational"]
 
-Likelihood = Literal["softmax", "sigmoid", "gaussian"]
-_PROBES = 32
+_DRAWS = 128
 _LOOKS = 20
 _CURVATURE_FLOOR = 1e-12
 _BETAS = 0.9, 0.999  # of Adam
-_BYTES = 2**28  # of vectors of coefficients that are multiplied together
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,8 @@ class Descent:
         draws: of the coefficients a step, in pairs of ε and −ε.
         lr: of the first step, in standardised coefficients and log deviations.
         average: the share of the last steps over which μ and log σ are averaged.
-        judged: draws of the coefficients that the bound is estimated from at the end, over all rows.
+        judged: draws that the bound is estimated from at the end, over all rows: of each row's outputs, of the
+            coefficients where there are more than 32 outputs.
         seed: of batches and draws.
     """
 
@@ -118,23 +115,44 @@ class Variational:
     def _drawn(self, new: Design, n: int, seed: int) -> Iterator[Tensor]:
         """The same, as many at a time as are multiplied together."""
         draws, flat = self.draw(n, seed), new.operator()
-        while some := [each.flatten() for each in islice(draws, _together(flat.shape[1]))]:
+        while some := [each.flatten() for each in islice(draws, together(flat.shape[1]))]:
             found = flat.apply(torch.stack(some, 1)).detach().to(device="cpu", dtype=torch.float64)
             yield found.T.reshape(-1, new.n_rows, new.n_outputs)
 
-    def probabilities(self, new: Design, mean: Tensor | None = None, draws: int = 128, seed: int = 0) -> Tensor:
-        """Class probabilities (M, C), the average of link(mean + Φ* w) over draws of w."""
+    def marginals(self, new: Design) -> tuple[Tensor, Tensor]:
+        """The mean without the mean function (M, C) and the covariance (M, C, C) of each row's outputs, float64.
+
+        Φ*_i μ and Φ*_i diag(σ²) Φ*_iᵀ of the rows of Φ* written out, a few at a time: C adjoints a row.
+        """
+        return marginals(new, self.coefficients, self.deviations)
+
+    def probabilities(self, new: Design, mean: Tensor | None = None, draws: int | None = None, seed: int = 0) -> Tensor:
+        """Class probabilities (M, C), link(mean + Φ* w) averaged over q(w).
+
+        Args:
+            new: Φ*.
+            mean: (M, C), the mean function at the new rows; zero if ``None``.
+            draws: of w that are averaged over; ``None`` for the integral over each row's own Gaussian
+                (:func:`regraft.heads.gp.predictive.average`), or 128 draws of w where there are more than 32 outputs.
+            seed: of the draws, or of the integral's points.
+
+        Raises:
+            SolverError: a Gaussian likelihood, no draws, or a mean of another shape.
+        """
         if self.likelihood == "gaussian":
             raise SolverError("a Gaussian likelihood has no classes", do="use mean and sample")
-        if draws < 1:
+        if draws is not None and draws < 1:
             raise SolverError("an average of probabilities", expected="at least one draw", got=str(draws))
         total = torch.zeros(new.n_rows, new.n_outputs, dtype=torch.float64)
         centre = torch.zeros_like(total) if mean is None else finite(mean, "the mean function at the new rows")
         if centre.shape != total.shape:
             raise SolverError("the mean function", expected=str(tuple(total.shape)), got=str(tuple(centre.shape)))
-        for logits in self._drawn(new, draws, seed):
+        if draws is None and new.n_outputs <= FEW:
+            own, covariance = self.marginals(new)
+            return average(centre + own, covariance, self.likelihood, seed=seed)
+        for logits in self._drawn(new, draws or _DRAWS, seed):
             total += link(self.likelihood, logits + centre).sum(0)
-        return total / draws
+        return total / (draws or _DRAWS)
 
 
 def variational(
@@ -165,9 +183,9 @@ def variational(
     Raises:
         SolverError: shapes that do not fit, NaN, or steps that diverge.
     """
-    problem = _Problem.of(design, targets, likelihood, base, prior, noise)
+    problem = Problem.of(design, targets, likelihood, base, prior, noise)
     centre, spread, history = _climb(problem, descent, _standardised(problem, start), progress)
-    bound, error = problem.bound(centre, spread.exp(), descent)
+    bound, error = problem.bound(centre, spread.exp(), descent.judged, descent.seed + 1)
     share, settled = _still_rising(torch.tensor([value for _, value in history], dtype=torch.float64))
     said = f"{descent.steps} steps, bound {bound:.4g} ± {error:.2g}"
     advice = "." if settled else ", still rising, or too few steps to tell: raise the steps or the rate."
@@ -195,128 +213,7 @@ def _still_rising(values: Tensor) -> tuple[float, bool]:
     return abs(rise) / max(abs(whole), 1e-300), abs(rise) <= max(2 * error, 1e-2 * abs(whole))
 
 
-@dataclass(frozen=True, eq=False)
-class _Problem:
-    """Φ, D, y, base, and what the likelihood needs; everything of rows is (N, C) float64.
-
-    Of many vectors at once the last axis says which: coefficients (P, k), outputs (n, C, k).
-    """
-
-    design: Design
-    prior: Mapping[str, float]
-    targets: Tensor
-    base: Tensor
-    likelihood: Likelihood
-    noise: float
-
-    @staticmethod
-    def of(
-        design: Design,
-        targets: Tensor,
-        likelihood: Likelihood,
-        base: Tensor | None,
-        prior: Mapping[str, float] | float,
-        noise: float,
-    ) -> _Problem:
-        values = columns(targets)
-        shape = (design.n_rows, design.n_outputs)
-        if tuple(values.shape) != shape:
-            raise SolverError("the targets", expected=f"{shape}, as the design", got=str(tuple(values.shape)))
-        if likelihood not in ("softmax", "sigmoid", "gaussian"):
-            raise SolverError(f"{likelihood!r} is no likelihood", expected="softmax, sigmoid or gaussian")
-        if likelihood != "gaussian":
-            check_probabilities(values, likelihood)
-        if not (math.isfinite(noise) and noise > 0):
-            raise SolverError("the noise variance", expected="a finite number above zero", got=f"{noise}")
-        centre = torch.zeros_like(values) if base is None else finite(base, "the mean function")
-        if centre.shape != values.shape:
-            raise SolverError("the mean function", expected=str(shape), got=str(tuple(centre.shape)))
-        return _Problem(design, deviations_of(design, prior), values, centre, likelihood, noise)
-
-    @cached_property
-    def roots(self) -> Tensor:
-        """The diagonal of D^½, (P, 1)."""
-        sizes = {name: (prod(shape), 1) for name, shape in self.design.shapes.items()}
-        return torch.cat([torch.full(size, self.prior[name], dtype=torch.float64) for name, size in sizes.items()])
-
-    def blocks(self, standardised: Tensor) -> Blocks:
-        """D^½ v in the design's dtype."""
-        placed = standardised.to(device=self.design.device, dtype=self.design.dtype)
-        found = Blocks.unflatten(placed, self.design.shapes)
-        return Blocks({name: block * self.prior[name] for name, block in found.items()})
-
-    def outputs(self, part: Design, rows: Tensor, coefficients: Tensor) -> Tensor:
-        """base + Ψ v at some rows."""
-        placed = (self.roots * coefficients).to(device=part.device, dtype=part.dtype)
-        found = part.operator().apply(placed).detach().to(device="cpu", dtype=torch.float64)
-        if not math.isfinite(float(found.sum())):
-            raise SolverError("the outputs", expected="finite numbers", got="NaN or infinity", do="lower the rate")
-        return found.view(part.n_rows, part.n_outputs, -1) + self.base[rows, :, None]
-
-    def pull(self, part: Design, outputs: Tensor) -> Tensor:
-        """Ψᵀ r, in float64."""
-        placed = outputs.flatten(0, 1).to(device=part.device, dtype=part.dtype)
-        return self.roots * part.operator().adjoint(placed).detach().to(device="cpu", dtype=torch.float64)
-
-    def errors(self, outputs: Tensor, rows: Tensor) -> Tensor:
-        """−∂ log p / ∂f."""
-        y = self.targets[rows, :, None]
-        if self.likelihood == "gaussian":
-            return (outputs - y) / self.noise
-        return link(self.likelihood, outputs.mT).mT - y
-
-    def log_likelihood(self, outputs: Tensor, rows: Tensor) -> Tensor:
-        """Σ log p of each vector, (k,)."""
-        y = self.targets[rows, :, None]
-        if self.likelihood == "gaussian":
-            each = (outputs - y).square() / self.noise + math.log(2 * math.pi * self.noise)
-            return -0.5 * each.sum((0, 1))
-        if self.likelihood == "softmax":
-            return (y * outputs).sum((0, 1)) - torch.logsumexp(outputs, 1).sum(0)
-        return (y * outputs - torch.nn.functional.softplus(outputs)).sum((0, 1))
-
-    def curvature(self, centre: Tensor, generator: torch.Generator) -> Tensor:
-        """An estimate of diag(Ψᵀ W Ψ): squares of Ψᵀ r averaged over draws of r with covariance W.
-
-        Labels drawn from the prediction π give r = π − label with just that covariance.
-        """
-        outputs = self.outputs(self.design, torch.arange(self.design.n_rows), centre[:, None])[:, :, 0]
-        residuals = torch.stack([self._residual(outputs, generator) for _ in range(_PROBES)], 2)
-        total = torch.zeros_like(centre)
-        for some in residuals.split(_together(len(centre)), dim=2):
-            total += self.pull(self.design, some).square().sum(1)
-        return total / _PROBES
-
-    def _residual(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
-        if self.likelihood == "gaussian":
-            return torch.randn(outputs.shape, generator=generator, dtype=torch.float64) * self.noise**-0.5
-        chance = link(self.likelihood, outputs)
-        if self.likelihood == "sigmoid":
-            return chance - torch.bernoulli(chance, generator=generator)
-        drawn = torch.multinomial(chance, 1, generator=generator)[:, 0]
-        return chance - torch.nn.functional.one_hot(drawn, outputs.shape[1])
-
-    def bound(self, centre: Tensor, spread: Tensor, descent: Descent) -> tuple[float, float]:
-        """The ELBO and its standard error, over pairs of draws on all rows."""
-        generator = torch.Generator().manual_seed(descent.seed + 1)
-        rows, left = torch.arange(self.design.n_rows), descent.judged
-        values: list[Tensor] = []
-        while left:
-            signed = _signed(len(spread), min(left, _together(len(spread))), generator)
-            outputs = self.outputs(self.design, rows, centre[:, None] + spread[:, None] * signed)
-            values.append(self.log_likelihood(outputs, rows).view(-1, 2).mean(1))
-            left -= signed.shape[1]
-        found = torch.cat(values)
-        error = float(found.std() / len(found) ** 0.5) if len(found) > 1 else math.inf
-        return float(found.mean()) - divergence(centre, spread), error
-
-
-def divergence(centre: Tensor, spread: Tensor) -> float:
-    """KL(N(μ, σ²) ‖ N(0, 1)), summed."""
-    return 0.5 * float((centre.square() + spread.square() - 1 - 2 * spread.log()).sum())
-
-
-def _standardised(problem: _Problem, start: Blocks | None) -> Tensor:
+def _standardised(problem: Problem, start: Blocks | None) -> Tensor:
     if start is None:
         return torch.zeros(problem.design.n_coefficients, dtype=torch.float64)
     blocks = start.ordered(list(problem.design.shapes))
@@ -325,7 +222,7 @@ def _standardised(problem: _Problem, start: Blocks | None) -> Tensor:
 
 
 def _climb(
-    problem: _Problem, descent: Descent, centre: Tensor, progress: Callable[[int, int, float], None] | None
+    problem: Problem, descent: Descent, centre: Tensor, progress: Callable[[int, int, float], None] | None
 ) -> tuple[Tensor, Tensor, tuple[tuple[int, float], ...]]:
     """μ and log σ, averaged over the last steps, and the bound's estimates along the way."""
     generator = torch.Generator().manual_seed(descent.seed)
@@ -370,24 +267,13 @@ class _Adam:
 
 
 def _slopes(
-    problem: _Problem, rows: Tensor, draws: int, centre: Tensor, spread: Tensor, generator: torch.Generator
+    problem: Problem, rows: Tensor, draws: int, centre: Tensor, spread: Tensor, generator: torch.Generator
 ) -> tuple[float, Tensor, Tensor]:
     """An estimate of the ELBO, and the gradients of minus it by μ and by log σ."""
     part, share = problem.design.take(rows), problem.design.n_rows / len(rows)
-    deviation, signed = spread.exp(), _signed(len(centre), draws, generator)
+    deviation, signed = spread.exp(), pairs(len(centre), draws, generator)
     outputs = problem.outputs(part, rows, centre[:, None] + deviation[:, None] * signed)
     pulls = problem.pull(part, problem.errors(outputs, rows)) * share
     slope = (pulls * signed).mean(1) * deviation + deviation.square() - 1
     value = share * float(problem.log_likelihood(outputs, rows).mean())
     return value - divergence(centre, deviation), pulls.mean(1) + centre, slope
-
-
-def _signed(size: int, count: int, generator: torch.Generator) -> Tensor:
-    """Standard normal ε (P, k), in pairs of ε and −ε."""
-    drawn = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(count // 2)]
-    return torch.stack([signed for each in drawn for signed in (each, -each)], 1)
-
-
-def _together(size: int) -> int:
-    """How many vectors of so many coefficients are multiplied at a time: an even number."""
-    return max(2, _BYTES // (8 * size) // 2 * 2)

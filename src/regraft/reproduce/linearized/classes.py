@@ -241,7 +241,7 @@ def _linearised(bench: Bench, place: Place, model: str, steps: int, batch_size: 
     return {**found, "said": {name: said[name] for name in ("scale", "residual", "VI")}}
 
 
-LINEARISED = Arm("linearized-classes-model", 1, _linearised)
+LINEARISED = Arm("linearized-classes-model", 2, _linearised)
 """MAP and Laplace with one kernel for all outputs, VI with every weight."""
 
 

@@ -55,7 +55,7 @@ def _variational(bench: Bench, place: Place, count: int, steps: int = 2000) -> d
     return {**figures(probabilities, sample.parts["test"]), "scale": fit.scale, "message": found.status.message}
 
 
-VARIATIONAL = Arm("linearized-variational", 1, _variational)
+VARIATIONAL = Arm("linearized-variational", 2, _variational)
 
 
 def measured_on(bench: Bench, network: str = MINI.ablated, **parameters: Any) -> Result:
