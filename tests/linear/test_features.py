@@ -196,3 +196,11 @@ def test_a_known_kernel_is_given_back_and_must_fit() -> None:
     )
     with pytest.raises(ValueError, match=r"expected \(6, 6\)"):
         design.knowing(torch.eye(5))
+
+
+@pytest.mark.parametrize("bare", [torch.zeros(3, 2), torch.zeros(3, 2).numpy(), [[1.0]]])
+def test_a_bare_tensor_is_refused_by_its_layer(bare):
+    with pytest.raises(ShapeError, match=r"'b'.*Dense"):
+        FeatureDesign({"a": Dense(torch.zeros(3, 2)), "b": bare}, 2)
+    with pytest.raises(ShapeError, match=r"'a'.*Dense"):
+        FeatureDesign({"a": bare}, 2)

@@ -48,7 +48,7 @@ class FeatureDesign(Design):
         known: the kernel that :meth:`knowing` was given, if any.
 
     Raises:
-        ShapeError: no matrix, unequal rows or unequal dtypes.
+        ShapeError: no matrix, something that is none, unequal rows or unequal dtypes.
     """
 
     def __init__(
@@ -57,6 +57,11 @@ class FeatureDesign(Design):
         self.matrices: dict[str, Matrix] = dict(matrices)
         if not self.matrices:
             raise ShapeError("a FeatureDesign", expected="at least one matrix", got="none")
+        for name, matrix in self.matrices.items():
+            if not isinstance(matrix, Matrix):
+                raise ShapeError(
+                    f"the matrix of {name!r}", expected="a Matrix", got=type(matrix).__name__, do="wrap it in Dense"
+                )
         first = next(iter(self.matrices.values()))
         for name, matrix in self.matrices.items():
             if (matrix.shape[0], matrix.dtype) != (first.shape[0], first.dtype):

@@ -100,3 +100,21 @@ def test_says_where_the_evidence_has_no_bound(rows) -> None:
     assert np.isfinite([found.value, found.low, found.high]).all()
     assert "exactly" in found.meaning
     assert found.value > logme(*made.parts).value + 1
+
+
+@pytest.mark.parametrize("moved", [1e3, 1e6])
+def test_is_the_maximum_also_of_features_far_from_the_origin(rows, moved: float) -> None:
+    """What tells the rows apart is then a small part of the features' squares."""
+    made = rows(n=40, d=6, apart=2.0)
+    decomposition = Decomposition.of(torch.cat([made.x, torch.full((40, 1), moved, dtype=torch.float64)], 1))
+    found = evidence(decomposition, made.labels.values)
+    s, u = decomposition.s.square()[:, None], decomposition.u
+    best = []
+    for y in made.labels.values.T:
+        inside, outside = (u.T @ y).square()[:, None], float((y - u @ (u.T @ y)).square().sum())
+        t = torch.logspace(-8, 16, 4801, dtype=torch.float64)
+        noise = ((inside * (t / (s + t))).sum(0) + outside) / 40
+        best.append(float((-20 * (noise.log() + np.log(2 * np.pi) + 1) - 0.5 * (s / t).log1p().sum(0)).max()))
+    np.testing.assert_allclose(found.log_evidence.numpy(), best, atol=1e-3)
+    assert found.bounded
+    assert "exactly" not in logme(decomposition, made.labels, made.resamples).meaning

@@ -13,6 +13,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from regraft.diagnose import Estimate, scores
 from regraft.diagnose.transfer.decomposition import Decomposition
+from regraft.diagnose.transfer.estimate import Resamples
 from regraft.diagnose.transfer.labels import Labels
 from regraft.diagnose.transfer.loo import left_out, loo_accuracy, loo_r2, neighbour_accuracy
 from regraft.errors import DataError
@@ -49,8 +50,9 @@ def test_is_refitting_without_each(rows, n: int, d: int, grouped: bool) -> None:
     np.testing.assert_allclose(found.errors.numpy(), errors, rtol=1e-8)
     assert found.best == int(np.argmin(errors))
     np.testing.assert_allclose(found.predicted.numpy(), wanted[found.best], rtol=1e-7, atol=1e-9)
+    shares = np.stack([y.mean(0) - y[groups != group].mean(0) for group in groups])  # of all rows, less those learnt
     accuracy = loo_accuracy(found, made.labels, made.resamples)
-    assert accuracy.value == pytest.approx((wanted[found.best].argmax(1) == made.y).mean())
+    assert accuracy.value == pytest.approx(((wanted[found.best] + shares).argmax(1) == made.y).mean())
     share = 1 - min(errors) * n / np.square(y - y.mean(0)).sum()
     assert loo_r2(found, made.labels, made.resamples).value == pytest.approx(share, rel=1e-8)
 
@@ -91,19 +93,42 @@ def test_what_is_owed_to_a_row_is_what_goes_with_it(rows) -> None:
         left = left_out(rest.decomposition, rest.labels, strengths=(ridge / own,))  # the same λ
         value = loo_r2(left, rest.labels, rest.resamples).value
         assert float(r2.influence[row]) == pytest.approx((1 - 1 / 30) * (r2.value - value), rel=1e-7)
-        # of the hits, what the margins of all other rows lose, as a smooth function of them
-        others, codes = np.arange(30) != row, made.y[np.arange(30) != row]
-        before, after = (_margins(p.numpy(), c) for p, c in ((found.predicted, made.y), (left.predicted, codes)))
+        # of the hits, what the margins of all other rows lose, as a smooth function of them, at the shares of all rows
+        others, codes, mean = np.arange(30) != row, made.y[np.arange(30) != row], made.labels.values.mean(0)
+        both = ((found, made.y), (left, codes))
+        before, after = (_margins((part.predicted + mean - part.means).numpy(), c) for part, c in both)
         scale = 1.06 * before.std(ddof=1) * 30**-0.2
         lent = (norm.cdf(before[others] / scale) - norm.cdf(after / scale)).sum()
         assert found.pairs is not None
         assert float(found.pairs.hits[row]) == pytest.approx(lent, rel=1e-7)
 
 
-def test_of_a_tie_the_first_class_is_said(rows) -> None:
-    made = rows(n=30)
-    found = replace(left_out(made.decomposition, made.labels), predicted=torch.zeros(30, 3, dtype=torch.float64))
-    assert loo_accuracy(found, made.labels, made.resamples).value == pytest.approx((made.y == 0).mean())
+def test_a_tie_is_a_share_of_a_hit_and_no_certainty() -> None:
+    """Where features say nothing at all balanced classes tie, whichever row is left out."""
+    labels = Labels.of(np.arange(30) % 3)
+    found = left_out(Decomposition.of(torch.eye(30, 2, dtype=torch.float64)), labels)
+    resamples = Resamples.of(labels, count=50)
+    estimate = loo_accuracy(replace(found, predicted=found.means), labels, resamples)
+    assert estimate.value == pytest.approx(1 / 3)
+    assert (estimate.low, estimate.high) == pytest.approx(wilson(10, 30))
+
+
+@pytest.mark.parametrize(("counts", "width"), [((10, 10, 10), 40), ((15, 15), 6), ((6,) * 5, 12), ((20, 6, 4), 40)])
+@pytest.mark.parametrize("size", [1, 2])
+def test_noise_is_right_as_often_as_chance(counts: tuple[int, ...], width: int, size: int) -> None:
+    """Of balanced classes 1/C of rows, else the commonest class alone, which a new row would be given."""
+    y, rng = np.repeat(np.arange(len(counts)), counts), np.random.default_rng(0)
+    labels, groups = Labels.of(y), None if size == 1 else np.arange(30) // size
+    resamples = Resamples.of(labels, groups, count=400)
+    found = []
+    for _ in range(40):
+        decomposition = Decomposition.of(torch.from_numpy(rng.normal(size=(30, width))))
+        left = left_out(decomposition, labels, groups, strengths=(1.0, 0.1))
+        found.append(loo_accuracy(left, labels, resamples))
+    chance = max(counts) / 30
+    assert np.mean([one.value for one in found]) == pytest.approx(chance, abs=0.05)  # 2.5 errors of a mean of 40
+    if size == 1:  # intervals over a few groups a class are too narrow
+        assert np.mean([one.low <= chance <= one.high for one in found]) >= 0.85
 
 
 def test_order_of_rows_and_names_of_classes_do_not_matter(rows) -> None:

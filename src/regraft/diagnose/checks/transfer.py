@@ -62,9 +62,6 @@ def _run(case: Case, tick: Tick) -> Outcome:
     return Outcome((_finding(best, case.labelled, other),), figure)
 
 
-_BELOW = " A row that is left out makes its own class the rarer, so that features that say nothing lie below that."
-
-
 def _finding(best: Estimate, labelled: Labelled, other: Any) -> Finding:
     classes = best.name == "loo-accuracy"
     guess = labelled.commonest or 0.0
@@ -82,7 +79,6 @@ def _finding(best: Estimate, labelled: Labelled, other: Any) -> Finding:
         best.high,
         f"Ridge on all other {units}, each of {count:,} left out in closed form; they chose its penalty."
         + (f" The commonest class has {100 * guess:.1f} %." if classes else "")
-        + (_BELOW if classes and best.value < guess else "")
         + (f" The same network with random weights: {100 * other.value:.1f} %." if isinstance(other, Estimate) else ""),
         "Try another backbone: `regraft rank` orders several." if poor else "",
     )

@@ -17,8 +17,9 @@ __all__ = ["Evidence", "evidence", "logme"]
 
 _LOG_2PI = math.log(2 * math.pi)
 RATIOS = (1e-8, 1e4)
-"""Ratios α/β that are searched, in units of the mean squared singular value (a share of N)."""
-_GRID = 97
+"""Ratios α/β that are searched: the least in units of the mean square of the rows about their mean, which alone tells
+them apart, the largest of that of the rows as they are."""
+_STEP = math.log(10) / 8  # of the grid
 _STEPS = 80
 _ROUNDING = 1e-12
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -90,10 +91,14 @@ def evidence(decomposition: Decomposition, values: Tensor) -> Evidence:
         return 0.5 * rows * (beta.log() - _LOG_2PI - 1) - 0.5 * (squares / ratio).log1p().sum(0), beta
 
     unit = float(squares.sum()) / rows
-    grid = torch.linspace(math.log(RATIOS[0] * unit), math.log(RATIOS[1] * unit), _GRID, dtype=torch.float64)
+    # a mean beyond rounding leaves nothing about it
+    about = max(float(decomposition.centred.square().sum()) / rows, torch.finfo(torch.float64).eps * unit)
+    ends = math.log(RATIOS[0] * about), math.log(RATIOS[1] * unit)
+    points = 1 + math.ceil((ends[1] - ends[0]) / _STEP)
+    grid = torch.linspace(*ends, points, dtype=torch.float64)
     columns = torch.ones(values.shape[1], dtype=torch.float64)
     best = torch.stack([profile(point.exp() * columns)[0] for point in grid]).argmax(0)
-    low, high = grid[(best - 1).clamp_min(0)], grid[(best + 1).clamp_max(_GRID - 1)]
+    low, high = grid[(best - 1).clamp_min(0)], grid[(best + 1).clamp_max(points - 1)]
     for _ in range(_STEPS):
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         keep_left = profile(left.exp())[0] > profile(right.exp())[0]
@@ -101,5 +106,5 @@ def evidence(decomposition: Decomposition, values: Tensor) -> Evidence:
     middle, at = ((low + high) / 2).exp(), grid[best].exp()
     ratio = torch.where(profile(middle)[0] >= profile(at)[0], middle, at)
     log_evidence, beta = profile(ratio)
-    inner = bool(((best > 0) & (best < _GRID - 1)).all())
+    inner = bool(((best > 0) & (best < points - 1)).all())
     return Evidence(log_evidence, ratio * beta, beta, inner)

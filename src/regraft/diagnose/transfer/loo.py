@@ -25,6 +25,7 @@ STRENGTHS: tuple[float, ...] = tuple(10.0 ** (-k / 2) for k in range(13))
 """Ridge penalties in units of the features' total scatter, from 1 to 1e-6."""
 _BLOCK = 2048
 _NO_WIDTH = 1e-12
+_TIE = 1e-9  # of outputs, which are shares of 1
 _PAIRS, _PAIRED_ROWS = 2e8, 4000
 
 
@@ -34,8 +35,8 @@ class Pairs:
 
     Attributes:
         wrong: Σ_{i≠j} ‖y_i − ŷ_{−ij}‖².
-        hits: Σ_{i≠j} of what the margin of row i says of its hit, with row j less without it, see :func:`_soft`; 0 of
-            numbers.
+        hits: Σ_{i≠j} of what the margin of row i, at the shares of all rows, says of its hit, with row j less without
+            it, see :func:`_soft`; 0 of numbers.
     """
 
     wrong: Tensor
@@ -51,6 +52,7 @@ class LeftOut:
         errors: ``(M,)`` mean over rows of ‖y_i − ŷ_{−i}‖² at each.
         best: index of the least error.
         predicted: ``(N, C)`` ŷ_{−i} there.
+        means: ``(N, C)`` ȳ_{−i}, of the labels that ŷ_{−i} was fitted to: of classes their shares.
         pairs: what it all is without a further row; ``None`` of groups, beyond 4,000 rows
             and where N² C is beyond 2e8: there intervals take the fit as it is.
         rivals: ``(N, K)`` errors of the rows, and ``(N, K)`` their :attr:`Pairs.wrong`, at the other strengths that the
@@ -62,6 +64,7 @@ class LeftOut:
     errors: Tensor
     best: int
     predicted: Tensor
+    means: Tensor
     pairs: Pairs | None
     rivals: tuple[Tensor, Tensor]
     seconds: float
@@ -107,7 +110,8 @@ def left_out(
     without = [_pairs(decomposition, labels, levels[m] * scale).wrong for m in near]
     rivals = _columns(wrong, labels.rows), _columns(without, labels.rows)
     seconds = time.process_time() - began + decomposition.seconds
-    return LeftOut(levels, errors, best, labels.values - found[best], pairs, rivals, seconds)
+    means = _means_without(labels.values, members)
+    return LeftOut(levels, errors, best, labels.values - found[best], means, pairs, rivals, seconds)
 
 
 def _rivals(errors: Tensor, best: int) -> list[int]:
@@ -136,13 +140,25 @@ def _without(decomposition: Decomposition, values: Tensor, ridge: float, members
     return out
 
 
+def _means_without(values: Tensor, members: list[Tensor] | None) -> Tensor:
+    """ȳ_{−i}, (N, C)."""
+    total, rows = values.sum(0), len(values)
+    if members is None:
+        return (total - values) / (rows - 1)
+    out = torch.empty_like(values)
+    for own in members:
+        out[own] = (total - values[own].sum(0)) / (rows - len(own))
+    return out
+
+
 def _pairs(decomposition: Decomposition, labels: Labels, ridge: float) -> Pairs:
     """Taking row j out of P leaves P − P_·j P_j·/P_jj (it is a Schur complement), from which all else follows."""
     operator = decomposition.residuals(ridge, torch.eye(labels.rows, dtype=torch.float64))
     fitted, diagonal = operator @ labels.values, operator.diagonal()
     wrong, hits = torch.empty(labels.rows, dtype=torch.float64), torch.zeros(labels.rows, dtype=torch.float64)
     codes = labels.codes
-    before = labels.values - fitted / diagonal[:, None]
+    about, rows = labels.values - labels.values.mean(0), labels.rows
+    before = labels.values - fitted / diagonal[:, None] + about / (rows - 1)  # at the shares of all rows, as below
     scale = 1.0 if codes is None else _bandwidth(_margins(before, codes))
     soft = None if codes is None else _soft(_margins(before, codes), scale)
     for j in range(labels.rows):
@@ -153,21 +169,26 @@ def _pairs(decomposition: Decomposition, labels: Labels, ridge: float) -> Pairs:
         off[j] = 0.0
         wrong[j] = off.square().sum()
         if codes is not None and soft is not None:
-            change = soft - _soft(_margins(labels.values - off, codes), scale)
+            without = labels.values - off + (about + about[j]) / (rows - 2)
+            change = soft - _soft(_margins(without, codes), scale)
             hits[j] = change.sum() - change[j]
     return Pairs(wrong, hits)
 
 
 def loo_accuracy(found: LeftOut, labels: Labels, resamples: Resamples) -> Estimate:
-    """The share of rows whose largest ŷ_{−i} is their class, at the strength of least left-out error.
+    """The share of rows whose largest ŷ_{−i} + ȳ − ȳ_{−i} is their class, at the strength of least left-out error.
 
-    Larger is better; between 0 and 1. The interval is that of a mean over rows. Ties go to the first class.
+    Without row i its own class is rarer by one, and the intercept ȳ_{−i} of ŷ_{−i} says so: of balanced classes and
+    features that say nothing any class but the row's own would be the largest. So only what the features say is left
+    out, and the classes have their shares ȳ of all rows, as for a new row; without row i alone ȳ − ȳ_{−i} is
+    (y_i − ȳ)/(N − 1). Larger is better; between 0 and 1. The interval is that of a mean over rows. A tie of k classes
+    (to 1e-9) is 1/k of a hit.
 
     Raises:
         DataError: labels that are numbers.
     """
     began = time.process_time()
-    hits = (_margins(found.predicted, labels.classes("accuracy")) >= 0).to(torch.float64)
+    hits = _shared_hits(found.predicted + labels.values.mean(0) - found.means, labels.classes("accuracy"))
     meaning = "Share of rows that ridge on all other rows puts into their class: from 0 to 1."
     lent = None if found.pairs is None else found.pairs.hits
     return _mean("loo-accuracy", hits, lent, resamples, meaning, began, found.seconds)
@@ -267,6 +288,12 @@ def _margins(outputs: Tensor, codes: Tensor) -> Tensor:
     others = outputs.scatter(1, codes[:, None], -torch.inf)
     best, first = others.max(1)
     return torch.where((own == best) & (first < codes), -torch.finfo(torch.float64).tiny, own - best)
+
+
+def _shared_hits(outputs: Tensor, codes: Tensor) -> Tensor:
+    """1 where the own class has the largest output, 1/k where it shares it with k − 1 others, else 0, ``(n,)``."""
+    largest = outputs >= outputs.amax(1, keepdim=True) - _TIE
+    return largest.gather(1, codes[:, None])[:, 0] / largest.sum(1).to(torch.float64)
 
 
 def _bandwidth(margins: Tensor) -> float:

@@ -19,8 +19,9 @@ from safetensors import SafetensorError
 from torch import nn
 
 from regraft.errors import ArtifactError, MissingPathError, ModelError
-from regraft.files import file_digest, intact, read_json, sealed, write_bytes, write_json
+from regraft.files import file_digest, intact, sealed, write_bytes, write_json
 from regraft.network.architectures import build
+from regraft.network.loaders import weights
 from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
@@ -71,8 +72,7 @@ def _folder(name: str) -> Iterator[Path]:
 
 def is_folder(path: Path) -> bool:
     """Whether ``path`` is a folder of this format."""
-    config = read_json(Path(path) / "config.json")
-    return isinstance(config, dict) and config.get("format") == FORMAT
+    return weights.is_folder(path, FORMAT)
 
 
 def load_folder(path: Path) -> tuple[nn.Module, Preprocess, About]:

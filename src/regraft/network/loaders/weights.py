@@ -18,10 +18,10 @@ FORMAT = "regraft-weights"
 _LIBRARIES = ("timm/", "torchvision/")  # whose architectures are built by name, from installed code alone
 
 
-def is_folder(path: Path) -> bool:
-    """Whether ``path`` is a folder of this format."""
+def is_folder(path: Path, form: str = FORMAT) -> bool:
+    """Whether ``path`` is a folder of a format, by default of this one."""
     config = read_json(Path(path) / "config.json")
-    return isinstance(config, dict) and config.get("format") == FORMAT
+    return isinstance(config, dict) and config.get("format") == form
 
 
 def save(network: Network, folder: Path) -> None:
