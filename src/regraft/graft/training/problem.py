@@ -126,7 +126,7 @@ class TrainedHead(Head):
     def candidates(self) -> tuple[Candidate, ...]:
         """Learning rates and τ with their scores where they were last judged."""
         key = None if self.choice.frozen else (self.choice.lr, self.choice.tau)
-        return tuple(candidate(trial, self.metric, trial.share == 1 and trial.key == key) for trial in self.judged)
+        return tuple(candidate(trial, self.metric, trial.whole and trial.key == key) for trial in self.judged)
 
     @property
     def status(self) -> Status:
