@@ -48,6 +48,11 @@ def test_copies_of_too_few_inputs_are_refused_by_name(tmp_path):
         match=r"copies of an input.*got 2 groups of 2 different inputs in 12.*bring rows of other inputs",
     ):
         adapt((x, [0, 1] * 6), toy_network(), method="probe", options=Options(cache=tmp_path, folds=3))
+    x[4:8] = 2
+    with pytest.raises(
+        DataError, match=r"3 groups are too few .*at least 4 groups.*: bring rows of other inputs, or use"
+    ):
+        adapt((x, [0, 1] * 6), toy_network(), method="finetune", options=Options(cache=tmp_path))
 
 
 def test_groups_that_a_common_input_joins_to_one_are_refused_by_what_joins_them(tmp_path):

@@ -89,6 +89,37 @@ REFUSED = {
         multilabel([[1, 0]] * 29 + [[0, 1]]), {}, {"limit": 2, "seed": 0},
         "every label column has one value in training, after --limit 2.*raise --limit",
     ),
+    "five rows to train on": (
+        binary([0, 1, 0, 1, 0]), {}, {"method": "finetune"},
+        r"5 rows are too few to hold out a fifth that scores, and of the rest one that chooses; expected at least "
+        r"6 rows\. To mend it: bring more rows, or use a method that trains nothing",
+    ),
+    "three groups to train on": (
+        binary(TURNS), {"groups": [f"g{i // 10}" for i in range(30)]}, {"method": "finetune"},
+        r": 3 groups are too few .* one that chooses; expected at least 4 groups\. To mend it: bring rows of more "
+        r"groups, or use a method",
+    ),
+    "two groups to train on": (
+        binary(TURNS), {"groups": [f"g{i // 15}" for i in range(30)]}, {"method": "finetune"},
+        r": 2 groups are too few .*To mend it: bring rows of more groups\.$",  # which are too few for any other method
+    ),
+    "rows and groups to train on": (
+        binary([0, 1, 0, 1]), {"groups": list("abca")}, {"method": "finetune"},
+        "4 rows and 3 groups are too few .* expected at least 6 rows and 4 groups",
+    ),
+    "four rows beside two of six that score": (
+        binary([0, 1] * 3), {}, {"method": "finetune", "seed": 13},
+        r": 4 rows beside the held-out fifth that scores are too few to hold out one that chooses; expected at least "
+        r"5 rows\. To mend it: bring more rows, name a test split, or",
+    ),
+    "two groups beside two of four that score": (
+        binary(TURNS), {"groups": [*"aaa", *"b" * 12, *"ccc", *"d" * 12]}, {"method": "finetune"},
+        ": 2 groups beside the held-out fifth that scores are too few .* expected at least 3 groups",
+    ),
+    "two groups to train on beside a test split": (
+        binary(TURNS), {"groups": [f"g{i // 10}" for i in range(30)], "split": LAST_TEST}, {"method": "finetune"},
+        r": 2 groups are too few to hold out a fifth that chooses; expected at least 3 groups\. .*, or use a method",
+    ),
     "one class in a manifest made by hand": (binary([0] * 30), {}, {}, "a single class in training, 'a'"),
 }  # fmt: skip
 

@@ -151,12 +151,12 @@ def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Rec
         _check_protocol(manifest, metric, options, recipe)
     except DataError as error:
         left = counted(len(set(manifest.groups or ())), "group")
-        different = counted(len(set(manifest.hashes)), "different input")
+        different, others = counted(len(set(manifest.hashes)), "different input"), "bring rows of other inputs"
         raise DataError(
             f"{error.what}, for {why}",
             expected=error.expected,
             got=f"{left} of {different} in {len(manifest)} rows",
-            do=error.do.replace("leave --group out", "bring rows of other inputs"),
+            do=error.do.replace("leave --group out", others).replace("bring rows of more groups", others),
         ) from error
 
 

@@ -29,6 +29,7 @@ from regraft.graft.problem import MANY, Head, Predicted, Problem, Task
 from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, score
 from regraft.heads.metrics import uninformed
+from regraft.record import counted
 from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
 
 __all__ = ["FRACTION", "Evaluation", "check_protocol", "evaluate"]
@@ -169,20 +170,36 @@ class _Labels:
             ) from error
 
 
-def _check_holdout(fit: _Labels, seed: int, what: str, inner: int | None = None) -> None:
-    """Refuse rows of which no fifth can be held out, and of the rest (with seed ``inner``) another."""
-    if len(fit.target) < 5 or (fit.groups is not None and len(set(fit.groups)) < 3):
-        raise DataError(
-            f"{fit.name}: {len(fit.target)} rows are too few to hold out a fifth that {what}",
-            expected="at least 5 rows, in 3 groups if they are grouped",
-            do="bring more rows, or use a method that trains nothing, such as all-layers",
-        )
+def _check_holdout(fit: _Labels, seed: int, what: str, inner: int | None = None, *, beside: str = "") -> None:
+    """Refuse rows, ``beside`` some that are held out already, of which no fifth can be held out, and of the rest (with
+    seed ``inner``) another."""
+    do = "bring more rows" if fit.groups is None else "bring rows of more groups"
+    _check_enough(fit, what, beside, twice=inner is not None)
     out = holdout(fit.target, fit.groups, FRACTION, seed)
-    fit.take(out).check_metric(f"the held-out fifth that {what}", "bring more rows, or choose another --metric")
+    fit.take(out).check_metric(f"the held-out fifth that {what}", f"{do}, or choose another --metric")
     rest = fit.take(~out)
-    rest.check_solve(f"the rows beside the held-out fifth that {what}", "bring more rows")
+    rest.check_solve(f"the rows beside the held-out fifth that {what}", do)
     if inner is not None:
-        _check_holdout(rest, inner, "chooses")
+        _check_holdout(rest, inner, "chooses", beside=f" beside the held-out fifth that {what}")
+
+
+def _check_enough(fit: _Labels, what: str, beside: str, *, twice: bool) -> None:
+    """Refuse rows, or groups of them, that are too few to hold out a fifth, or ``twice`` one."""
+    counts = {"row": len(fit.target)} | ({} if fit.groups is None else {"group": len(set(fit.groups))})
+    least = {"row": 5 + twice, "group": 3 + twice}
+    few = [unit for unit in counts if counts[unit] < least[unit]]
+    if not few:
+        return
+    found = " and ".join(counted(counts[unit], unit) for unit in few)
+    do = ("bring rows of more groups" if "group" in few else "bring more rows") + ", name a test split" * bool(beside)
+    if beside or min(counts.values()) >= 2 + twice:  # enough for a head that is solved
+        do += ", or use a method that trains nothing, such as all-layers"
+    raise DataError(
+        f"{fit.name}: {found}{beside} {'is' if found in ('1 row', '1 group') else 'are'} too few to hold out "
+        f"{'one' if beside else 'a fifth'} that {what}{', and of the rest one that chooses' * twice}",
+        expected="at least " + " and ".join(counted(least[unit], unit) for unit in few),
+        do=do,
+    )
 
 
 def _check_outer(fit: _Labels, count: int, seed: int) -> None:

@@ -15,7 +15,7 @@ from regraft.graft.stages.features import SOLVERS, Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.order import check_training
 from regraft.graft.stages.posterior import Posterior
-from regraft.graft.stages.training import Probe, Reinitialise, Train
+from regraft.graft.stages.training import SGD_RATES, Probe, Reinitialise, Train
 
 __all__ = [
     "METHODS",
@@ -299,7 +299,7 @@ _LAST = Features(Taps(("embedding",), (None,)), ("none",))
 _CHOSEN = (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve())
 # held in memory, four bytes a number: the largest size is left out
 _TUNED = Features(Taps(sizes=(512, 2048)))
-_FROM_NOTHING = Train(lrs=(1e-1, 3e-2, 1e-2))
+_FROM_NOTHING = Train(lrs=SGD_RATES[1])
 
 METHODS: dict[str, Recipe] = {
     recipe.name: recipe

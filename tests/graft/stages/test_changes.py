@@ -69,6 +69,37 @@ def test_an_optimiser_by_name_changes_nothing_else_and_a_whole_one_is_taken_whol
     assert FINETUNE.altered(optimiser=Optimiser(clip=1.0)).train.lrs == FINETUNE.train.lrs
 
 
+def test_an_optimiser_brings_its_own_rates_to_choose_from_and_leaves_those_that_somebody_fixed():
+    fixed = FINETUNE.altered(lr=5e-4)
+    assert fixed.altered(optimiser="adamw") == FINETUNE.altered(lr=5e-4, optimiser="adamw")
+    assert fixed.altered(optimiser="adamw").altered(optimiser="sgd") == fixed
+    own = replace(FINETUNE, stages=(*FINETUNE.stages[:-1], replace(FINETUNE.train, lrs=(5e-4, 5e-5))))
+    assert own.altered(optimiser=Optimiser(kind="adamw")).train.lrs == (5e-4, 5e-5)
+    for name in ("finetune", "scratch", "head2toe-ft"):
+        by_adam = METHODS[name].altered(optimiser="adamw")
+        assert by_adam.train.lrs == ADAM_RATES
+        assert by_adam.altered(optimiser="adamw") == by_adam
+        assert by_adam.altered(optimiser="sgd") == METHODS[name]
+    partial = FINETUNE.altered(partial=1, optimiser="adamw").altered(optimiser="sgd")
+    assert partial.train.lrs == FINETUNE.train.lrs
+
+
+def test_changes_one_after_another_are_those_all_at_once():
+    every = {
+        "tau": 4, "head": "mlp", "partial": 2, "smoothing": 0.3, "epochs": 3, "lr": 0.2, "batchnorm": "frozen",
+        "patience": 5, "freeze": "a.*", "augment": "flip", "train_smoothing": 0.1, "train_batch": 8,
+        "optimiser": "adamw", "schedule": Schedule("step"), "loop": Loop(average=0.9),
+    }  # fmt: skip
+    at_once, forth, back = FINETUNE.altered(**every), FINETUNE, FINETUNE
+    for name in every:
+        forth = forth.altered(**{name: every[name]})
+    for name in reversed(every):
+        back = back.altered(**{name: every[name]})
+    assert forth == back == at_once
+    later = FINETUNE.altered(patience=3, loop=Loop(average=0.9)).altered(loop=Loop(patience=7)).train.config.loop
+    assert later == Loop(patience=7)
+
+
 def test_the_page_names_every_setting_of_a_training_with_its_default():
     train = FINETUNE.train
     config = train.config

@@ -659,7 +659,7 @@ def test_a_short_training_is_the_whole_one_in_small():
     config = replace(CONFIG, epochs=20, steps=None, batch_size=4, schedule=Schedule(warmup=25))
     whole = Trial("t", None, config, Tuning(), range(38), None)  # type: ignore[arg-type]
     short = whole.shortened(0.2)
-    assert (whole.total, short.total, short.share) == (200, 40, 0.2)
+    assert (whole.total, whole.whole, short.total, short.whole) == (200, True, 40, False)
     assert short.config.schedule.scale(4, 40) < 1.0 == short.config.schedule.scale(5, 40)
     for part in (0.125, 0.25, 0.5, 0.75):
         rates = [trial.config.schedule.scale(round(part * trial.total), trial.total) for trial in (whole, short)]
@@ -668,6 +668,24 @@ def test_a_short_training_is_the_whole_one_in_small():
     averaged = replace(whole, config=replace(config, loop=Loop(average=0.99)))
     first = [trial.config.loop.average**trial.total for trial in (averaged, averaged.shortened(0.2))]
     assert first[0] == pytest.approx(first[1])  # what the first weights are of the average at the end
+
+
+def test_of_one_step_the_short_trainings_are_as_long_as_the_whole_one_and_told_from_it(tmp_path):
+    train = Train(replace(CONFIG, steps=1), lrs=(0.1, 0.03), tuning=Tuning())
+    one = problem(toy_manifest(60), tmp_path, train=train, probe=Probe(1))
+    head = one.solve()
+    names = [c.name for c in head.candidates]
+    chosen = f"lr {head.choice.lr:g}, tau 1"
+    assert [c.name for c in head.candidates if c.chosen] == [chosen]
+    assert names[0] == chosen
+    assert f"{chosen}, 1 step" in names
+    assert len(set(names)) == len(names)
+    runs = head.figures(one, one.plan)["training"]["runs"]
+    assert [run["role"] for run in runs] == ["final", "twin"] + ["candidate"] * (len(names) - 1)
+    assert sum(run["kept"] for run in runs) == 1
+    said = {f.code: f for f in head.findings()}
+    assert "did worse" not in said["training-choice"].detail
+    assert "trials-told-little" not in said
 
 
 def test_one_epoch_and_one_training_are_counted_as_one(tmp_path):
@@ -688,7 +706,7 @@ def test_a_training_that_gains_or_begins_at_a_random_head_is_not_said_to_lose(tm
 
 def test_a_training_that_learnt_most_after_its_trials_ended_says_that_they_told_little():
     def told(*scores, metric="accuracy", judged=(0.44, 0.37, 0.51), **more):
-        ranking = [SimpleNamespace(share=1 if i == 0 else 0.2, value=(value, 0.0)) for i, value in enumerate(scores)]
+        ranking = [SimpleNamespace(whole=i == 0, value=(value, 0.0)) for i, value in enumerate(scores)]
         score = None if judged is None else Score(metric, *judged, "wilson", 200)
         return [*told_little(ranking, Choice(0.01, 16, judged=score, **more))]
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from regraft.graft.loop.rows import Rows, place, portions
 
-__all__ = ["accuracy", "logits"]
+__all__ = ["logits"]
 
 _BATCH, _DENSE_BATCH = 512, 32
 """Rows at once; images with masks are larger."""
@@ -25,8 +25,3 @@ def logits(module: nn.Module, rows: Rows, device: str = "cpu") -> Tensor:
         return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in few])
     finally:
         module.train(was_training)
-
-
-def accuracy(module: nn.Module, rows: Rows, device: str = "cpu") -> float:
-    """Share of rows whose largest logit is their label."""
-    return float((logits(module, rows, device).argmax(1) == rows.labels).double().mean())

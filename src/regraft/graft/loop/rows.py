@@ -16,7 +16,10 @@ from regraft.features.tangent.replay import Kept
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 
-__all__ = ["ImageRows", "Rows", "order", "parts", "place", "portions"]
+__all__ = ["AT_ONCE", "ImageRows", "Rows", "order", "parts", "place", "portions"]
+
+#: Rows that are passed at once where no step is taken.
+AT_ONCE = 64
 
 
 class Rows(Protocol):

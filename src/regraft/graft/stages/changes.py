@@ -10,7 +10,7 @@ import numpy as np
 from regraft.errors import RecipeError
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Loop, Optimiser, Schedule
-from regraft.graft.stages.training import Probe, Reinitialise, Train
+from regraft.graft.stages.training import SGD_RATES, Probe, Reinitialise, Train
 
 __all__ = ["ADAM_RATES", "HIDDEN", "PROBING", "SETTINGS", "Changes"]
 
@@ -50,9 +50,10 @@ class Changes:
         augment: of images in training, or its text (``flip,shift=4,crop=0.5``).
         train_smoothing: of the labels in training.
         train_batch: its rows a step; of masks 16 at most.
-        optimiser: by name (``sgd``, ``adamw``) with all else as it was, or all of it but its rate, which is one of
-            :data:`ADAM_RATES`, or SGD's, unless ``lr`` says which.
-        schedule, loop: of the training; ``patience`` is put into the loop.
+        optimiser: by name (``sgd``, ``adamw``) with all else as it was, or all of it but its rate. Where the rates to
+            choose from are the other kind's defaults, those of this one (:data:`ADAM_RATES`, or
+            :data:`~regraft.graft.stages.training.SGD_RATES`) take their place; rates that somebody fixed stay.
+        schedule, loop: of the training. ``patience`` is put into the loop; without one in either it stays.
     """
 
     tau: int | Literal["auto"] | None = None
@@ -109,8 +110,8 @@ class Changes:
             asked["aspp"] = self.head == "aspp"
         return replace(stage, **_there(asked))
 
-    def train(self, stage: Train) -> Train:
-        """Training with the changes.
+    def train(self, stage: Train, *, anew: bool = False) -> Train:
+        """Training with the changes, of a backbone as it comes or of one whose every weight was drawn ``anew``.
 
         Raises:
             RecipeError: a value is out of range.
@@ -118,7 +119,9 @@ class Changes:
         freeze = (self.freeze,) if isinstance(self.freeze, str) else None if not self.freeze else tuple(self.freeze)
         norms = {"frozen": "frozen", "batch": "trained", None: None}[self.batchnorm]
         tuning = replace(stage.tuning, **_there({"norms": norms, "freeze": freeze}))
-        loop = replace(self.loop or stage.config.loop, **_there({"patience": self.patience}))
+        loop = self.loop or stage.config.loop
+        patience = {"patience": stage.config.loop.patience}  # one that somebody asked for earlier
+        loop = replace(loop, **patience | _there({"patience": loop.patience}) | _there({"patience": self.patience}))
         asked = {"label_smoothing": self.train_smoothing, "batch_size": self.train_batch, "schedule": self.schedule}
         before, optimiser = stage.config.optimiser, self.optimiser or stage.config.optimiser
         if isinstance(optimiser, str):
@@ -127,17 +130,16 @@ class Changes:
         if self.steps is not None or self.epochs is not None:
             config = replace(config, steps=self.steps, epochs=self.epochs)
         augment = Augment.parse(self.augment) if isinstance(self.augment, str) else self.augment
-        lrs: tuple[float, ...] | None = None if self.lr is None else (self.lr,)
-        if lrs is None and (optimiser.kind, before.kind) == ("adamw", "sgd"):
-            lrs = ADAM_RATES
-        return replace(stage, config=config, tuning=tuning, **_there({"lrs": lrs, "augment": augment}))
+        lrs = stage.lrs if self.lr is None else (self.lr,)
+        if optimiser.kind != before.kind and lrs in ((ADAM_RATES,) if before.kind == "adamw" else SGD_RATES):
+            lrs = ADAM_RATES if optimiser.kind == "adamw" else SGD_RATES[anew]
+        return replace(stage, config=config, tuning=tuning, lrs=lrs, **_there({"augment": augment}))
 
     def to(self, stages: tuple[Any, ...]) -> tuple[Any, ...]:
         """The stages with the changes; a partial backbone is a stage more, before all others."""
-        changed = [
-            self.probe(stage) if isinstance(stage, Probe) else self.train(stage) if isinstance(stage, Train) else stage
-            for stage in stages
-        ]
+        anew = Reinitialise() in stages
+        changed = [self.probe(stage) if isinstance(stage, Probe) else stage for stage in stages]
+        changed = [self.train(stage, anew=anew) if isinstance(stage, Train) else stage for stage in changed]
         return tuple(changed) if self.partial is None else (Reinitialise(self.partial), *changed)
 
 

@@ -9,10 +9,12 @@ from regraft.errors import RecipeError
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Optimiser, TrainConfig, Tuning
 
-__all__ = ["TAUS", "Probe", "Reinitialise", "Train"]
+__all__ = ["SGD_RATES", "TAUS", "Probe", "Reinitialise", "Train"]
 
 #: The lengths of head probing, in epochs, of Ren et al. (ICLR 2023).
 TAUS: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 200)
+#: Learning rates to choose from by SGD: from a backbone as it comes, and from one whose every weight was drawn anew.
+SGD_RATES: tuple[tuple[float, ...], tuple[float, ...]] = ((3e-2, 1e-2, 3e-3), (1e-1, 3e-2, 1e-2))
 
 
 def _fine_tuning() -> TrainConfig:
@@ -106,7 +108,7 @@ class Train:
     """
 
     config: TrainConfig = field(default_factory=_fine_tuning)
-    lrs: tuple[float, ...] = (3e-2, 1e-2, 3e-3)
+    lrs: tuple[float, ...] = SGD_RATES[0]
     widen: bool = True
     tuning: Tuning = field(default_factory=lambda: Tuning(norms="trained"))
     augment: Augment = field(default_factory=Augment)

@@ -19,7 +19,7 @@ from regraft.features.tangent.replay import Kept, Replay
 from regraft.files import canonical_json, digest
 from regraft.graft.loop.checkpoint import tensor_digest
 from regraft.graft.loop.manifest_rows import ManifestRows
-from regraft.graft.loop.rows import Rows
+from regraft.graft.loop.rows import AT_ONCE, Rows
 from regraft.graft.stages.augment import Augment
 from regraft.graft.team import Team
 from regraft.graft.training.grafted import Grafted
@@ -28,7 +28,6 @@ __all__ = ["KeptRows", "behind"]
 
 MEMORY = 2**31  # bytes of kept values at most
 _NEAR = 2**26  # bytes of kept values that are passed together
-_BATCH = 64
 
 
 class KeptRows:
@@ -94,7 +93,7 @@ class KeptRows:
         network, found = self.module.network, list[Tensor]()
         every = self.rows.whole()
         with self.module.settled():
-            for part in torch.arange(len(every)).split(min(_BATCH, network.rows_at_once())):
+            for part in torch.arange(len(every)).split(min(AT_ONCE, network.rows_at_once())):
                 self.recorded += len(part)
                 _, recorded = self.replay.record(network.laid_out(network.place(every.inputs(part))))
                 values = self.replay.pack(recorded, len(part))

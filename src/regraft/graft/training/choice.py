@@ -70,7 +70,7 @@ def candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
     score, error = _written(trial.value[0], metric), math.nan
     if metric == "accuracy" and trial.held is not None and 0 <= score <= 1:
         error = math.sqrt(score * (1 - score) / len(trial.held))
-    name = trial.name if trial.share == 1 else f"{trial.name}, {trial.total} steps"
+    name = trial.name if trial.whole else f"{trial.name}, {counted(trial.total, 'step')}"
     return Candidate(name, trial.key[0], score if math.isfinite(score) else math.nan, error, chosen)
 
 
@@ -81,7 +81,7 @@ def curve(trial: Trial, metric: str, *, final: bool, kept: bool) -> dict[str, An
     status = "diverged" if trial.said or outcome is None else outcome.status
     return {
         "name": trial.name,
-        "role": "final" if final else "twin" if trial.share == 1 else "candidate",
+        "role": "final" if final else "twin" if trial.whole else "candidate",
         "kept": kept,
         "status": trial.failed or status,
         "steps": 0 if outcome is None else outcome.steps,
@@ -173,7 +173,7 @@ def told_little(ranking: list[Trial], choice: Choice) -> Iterator[Finding]:
         ranking: the chosen training, whole, and all that it was chosen among.
         choice: with its score on the held-out rows, whose interval tells what chance makes of it.
     """
-    short = [trial.value[0] for trial in ranking if trial.share < 1 and math.isfinite(trial.value[0])]
+    short = [trial.value[0] for trial in ranking if not trial.whole and math.isfinite(trial.value[0])]
     if choice.judged is None or choice.frozen or not short:
         return
     gain, error = ranking[0].value[0] - max(short), (choice.judged.high - choice.judged.low) / (2 * 1.96)
@@ -197,7 +197,7 @@ def _among(ranking: list[Trial]) -> str:
     if len(ranking) == 1:
         return "The one training that was asked for, judged on a held-out fifth of the rows."
     among = f"Chosen among {len(ranking)} trainings, most of them short, on a held-out fifth of the rows."
-    worse = [trial.name for trial in ranking[1:] if trial.share == 1 and trial.outcome is not None and not trial.said]
+    worse = [trial.name for trial in ranking[1:] if trial.whole and trial.outcome is not None and not trial.said]
     return f"{among} Whole trainings at {', '.join(worse)} did worse." if worse else among
 
 

@@ -32,9 +32,10 @@ from regraft.heads import default_metric
 from regraft.record import counted
 from regraft.wording import some
 
-__all__ = ["Tuned", "finetune", "grafted", "sample", "training"]
+__all__ = ["ENOUGH", "Tuned", "finetune", "grafted", "sample", "training"]
 
-_ENOUGH = 256  # rows that show whether a training ended in numbers
+#: Rows that show how a training ended.
+ENOUGH = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,7 @@ def _fitting(adapted: Adapted, manifest: Manifest, what: str) -> Target:
 
 def sample(rows: ManifestRows) -> ManifestRows:
     """The first of some rows, enough to see whether a training ended in numbers."""
-    return rows.take(torch.arange(min(len(rows), _ENOUGH)))
+    return rows.take(torch.arange(min(len(rows), ENOUGH)))
 
 
 def training(

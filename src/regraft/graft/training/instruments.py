@@ -27,7 +27,7 @@ from regraft.diagnose import Axes, Kernel, axes, drift, energy, feature_kernel, 
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Taps, plan, pool_batch
 from regraft.files import plain
-from regraft.graft.loop.rows import Rows, place
+from regraft.graft.loop.rows import AT_ONCE, Rows, place
 from regraft.graft.options import Level
 from regraft.graft.training.grafted import Grafted
 from regraft.heads import KINDS, Response
@@ -39,7 +39,6 @@ __all__ = ["Instruments"]
 
 ENERGY_ROWS, PROBES, TRACKED, KERNEL_PROBES = 500, 100, 100, 50
 FIRST_STEPS, DIRECTIONS = 10, 8
-_BATCH = 64
 _OF_KERNELS = ("kernel", "kernel before")
 
 
@@ -262,7 +261,7 @@ class Instruments:
         module.eval()
         try:
             device = str(module.network.device)
-            parts = [function(place(rows.inputs(part), device)).cpu() for part in places.split(_BATCH)]
+            parts = [function(place(rows.inputs(part), device)).cpu() for part in places.split(AT_ONCE)]
         finally:
             module.train(was_training)
         self.rows_passed += len(places)

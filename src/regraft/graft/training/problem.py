@@ -29,6 +29,7 @@ from regraft.graft.adapted.model import Adapted
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import Objective
+from regraft.graft.loop.rows import AT_ONCE
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.protocol import FRACTION
 from regraft.graft.stages.training import Probe, Train
@@ -49,6 +50,7 @@ from regraft.graft.training.choice import (
     one_class,
     told_little,
 )
+from regraft.graft.training.finetune import ENOUGH
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
 from regraft.graft.training.probing import Heads, probing_config, probing_heads, starting_head
@@ -63,8 +65,6 @@ from regraft.record import Candidate, Finding
 from regraft.record.protocol import TRAINING_HOLDOUT
 
 __all__ = ["TrainedHead", "TrainingProblem", "live_steps", "planned"]
-
-_BATCH, _ENOUGH = 64, 256  # rows of a pass; rows that show whether a training collapsed
 
 
 def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int:
@@ -126,7 +126,7 @@ class TrainedHead(Head):
     def candidates(self) -> tuple[Candidate, ...]:
         """Learning rates and τ with their scores where they were last judged."""
         key = None if self.choice.frozen else (self.choice.lr, self.choice.tau)
-        return tuple(candidate(trial, self.metric, trial.share == 1 and trial.key == key) for trial in self.judged)
+        return tuple(candidate(trial, self.metric, trial.whole and trial.key == key) for trial in self.judged)
 
     @property
     def status(self) -> Status:
@@ -207,7 +207,7 @@ class TrainingProblem(Problem):
 
     def predicted(self, model: Adapted) -> Tensor:
         """Probabilities (or values) of these rows by a model for raw inputs, ``(N, C)``."""
-        parts = torch.arange(len(self.rows)).split(_BATCH)
+        parts = torch.arange(len(self.rows)).split(AT_ONCE)
         self.work.passed(len(self.rows))
         return torch.cat([model.probabilities(self.rows.inputs(part)) for part in parts])
 
@@ -410,7 +410,7 @@ class TrainingProblem(Problem):
         judged is on rows that it never saw."""
         if not self._rows_are_told_apart:
             return None
-        some = self.take(np.random.default_rng(self.task.seed).permutation(len(self))[:_ENOUGH])
+        some = self.take(np.random.default_rng(self.task.seed).permutation(len(self))[:ENOUGH])
         found, task = some.predicted(model), some.task
         if task.kind in ("binary", "multiclass"):
             if len(np.unique(task.target.values)) < 2:

@@ -14,6 +14,7 @@ from regraft.graft.adapted.model import Adapted, with_own_head
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import affine
+from regraft.graft.loop.rows import AT_ONCE
 from regraft.graft.problem import Task
 from regraft.graft.stages.features import Features, Select, Solve
 from regraft.graft.training.trial import Work
@@ -21,8 +22,6 @@ from regraft.linear import Dense
 from regraft.network import Network
 
 __all__ = ["Refit"]
-
-_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,7 @@ class Refit:
 def _swept(network: Network, wanted: Plan, rows: ManifestRows, work: Work) -> dict[str, Dense]:
     """Every block of every row, un-augmented, float32 in memory."""
     held = {block.name: torch.empty(len(rows), block.width) for block in wanted.blocks}
-    for part in torch.arange(len(rows)).split(_BATCH):
+    for part in torch.arange(len(rows)).split(AT_ONCE):
         for name, value in pool_batch(network, wanted.blocks, rows.inputs(part)).items():
             held[name][part] = value.float().cpu()
     work.passed(len(rows))

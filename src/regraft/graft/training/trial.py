@@ -112,7 +112,7 @@ class Trial:
         rows, task: to train on.
         held: to judge by.
         key: (lr, τ), or whatever tells the choice.
-        share: of the whole length that this training has; see :meth:`shortened`.
+        whole: not one that stands for a longer one; see :meth:`shortened`.
         stop: the step after which a training ends whose twin was best there; ``None``: at its end.
         watch: what looks on.
         value, outcome, outputs: what was found; see :meth:`train`.
@@ -128,7 +128,7 @@ class Trial:
     task: Task
     held: ManifestRows | None = None
     key: tuple[float, int] = (0.0, 0)
-    share: float = 1.0
+    whole: bool = True
     stop: int | None = None
     value: tuple[float, float] = (-math.inf, -math.inf)
     outcome: Outcome | None = None
@@ -149,7 +149,7 @@ class Trial:
         beta = self.config.loop.average
         loop = replace(self.config.loop, average=None if beta is None else beta ** (1 / share))
         config = replace(self.config, epochs=None, steps=shorter(self.total, share), schedule=schedule, loop=loop)
-        return replace(self, config=config, share=share)
+        return replace(self, config=config, whole=False)
 
     @property
     def reached(self) -> float:
@@ -221,7 +221,7 @@ class Trial:
 
     def _noted(self, folder: Path) -> Path | None:
         """Where it is written how a short training was judged, and by which rows, for a run that is cut and goes on."""
-        return None if self.held is None or self.share == 1 else folder / f"judged-{self.held.key[:24]}.safetensors"
+        return None if self.held is None or self.whole else folder / f"judged-{self.held.key[:24]}.safetensors"
 
     def _recall(self, noted: Path) -> None:
         """What was found where an interrupted run judged."""
