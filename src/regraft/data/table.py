@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from regraft.data.cells import Column, read_cells
 from regraft.data.columns import in_order
+from regraft.data.header import check_header, or_header
 from regraft.data.labels import DECIMAL_COMMA, either_comma
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
@@ -150,7 +151,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         labels = wish.known
     for name in (*labels, wish.group, wish.input):
         if name and name not in names:
-            raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))
+            check_header(piece, names)
+            raise DataError(f"{piece.name}: no column {name!r}", do=or_header(piece, near(name, names)))
     split = _guess(names, SPLITS, ())
     taken = [name for name in (split, wish.group, wish.input, *labels, *read) if name]
     guessed = "" if labels else _guess(names, (*LABELS, *MASKS), taken)
@@ -178,22 +180,25 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         otherwise = "name it with --input" + (", or leave out what is no number" if numbers else "")
         odd = (_no_number(name, piece.table[name], otherwise) for name in rest if name not in numbers)
         other, do = next(odd, ("", otherwise))
+        check_header(piece, names)
         raise DataError(
             f"{piece.name}: no input column",
             expected=f"one of {', '.join(INPUTS)}, or columns of numbers alone",
             got="; ".join(filter(None, (", ".join(names), other))),
-            do=do,
+            do=or_header(piece, do),
         )
     if not labels and wish.labelled:
         others = [name for name in rest if name not in inputs]
         if len(others) != 1:
+            check_header(piece, names)
             raise DataError(
                 f"{piece.name}: no label column",
                 expected=f"one of {', '.join(LABELS)}",
                 got=", ".join(rest) + f" ({', '.join(taken)} taken for other roles)" * bool(taken),
-                do="name it with --label",
+                do=or_header(piece, "name it with --label"),
             )
         labels = (others[0],)
+    check_header(piece, inputs, labels)
     return _Choice(inputs, tuple(labels) if wish.labelled else (), split, wish.group)
 
 
