@@ -203,7 +203,25 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(regraft, photos, tmp_path, 
         found = [regraft("adapt", data, *MODEL, *more, *dry) for dry in (("--dry-run",), ())]
         assert found[0] == found[1]
         assert found[0][:2] == (2, "")
-    assert regraft("adapt", torn, *MODEL, "--dry-run", "--skip-bad")[0] == 0
+
+
+def test_a_dry_run_says_of_the_rows_what_the_run_says(regraft, tmp_path):
+    torn = folder(tmp_path / "torn")
+    (torn / "colour1/00.png").write_bytes(b"no picture")
+    shutil.copy(torn / "colour1/01.png", torn / "colour0/copy.png")
+    asked = ("adapt", torn, *MODEL, "--method", "probe", "--skip-bad")
+    code, out, _ = regraft(*asked, "--dry-run")
+    assert code == 0
+    assert "1 input was left out." in out
+    assert "colour1/00.png: not an image" in out
+    assert "1 input carries different labels in different rows." in out
+    dry = json.loads(regraft(*asked, "--dry-run", "--json")[1])["findings"]
+    done = json.loads(regraft(*asked, "--json", "-o", tmp_path / "run")[1])["findings"]
+    codes = [finding["code"] for finding in dry]
+    assert codes == ["label-conflict", "rows-kept-together", "skipped-rows"]
+    known = ("code", "title", "severity", "detail", "advice")
+    kept = [{key: finding[key] for key in known} for finding in done if finding["code"] in codes]
+    assert [{key: finding[key] for key in known} for finding in dry] == kept
 
 
 def test_a_run_without_output_is_named_after_data_model_and_method(regraft, photos, tmp_path, monkeypatch):
