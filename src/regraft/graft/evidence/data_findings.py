@@ -24,7 +24,10 @@ __all__ = ["DATA_CHECKS", "ROW_CHECKS"]
 _RARE = 5
 _MISSING = ("nan", "na", "n/a", "null", "unlabeled", "unlabelled")
 _IMBALANCE = 10.0
-_UNLABELLED = "Where no label applies, write so: an empty list, or | alone in a cell."
+_UNLABELLED = {  # by whether the labels that apply are listed
+    True: "Where no label applies, write so: an empty list, or | alone in a cell.",
+    False: "Where no label applies, write so: 0 for each.",
+}
 
 
 def _repeated(context: Scanned) -> Iterator[Finding]:
@@ -69,7 +72,7 @@ def _left_out(context: Scanned) -> Iterator[Finding]:
             "warning",
             context.unlabelled,
             "rows",
-            advice=_UNLABELLED if target is not None and target.kind == "multilabel" else "",
+            advice=_UNLABELLED[target.listed] if target is not None and target.kind == "multilabel" else "",
         )
 
 
