@@ -182,6 +182,7 @@ def test_a_dry_run_says_that_a_search_stores_its_bytes_at_most(regraft, photos, 
     _, out, _ = regraft("adapt", photos, *MODEL, "--method", method, "--dry-run")
     line = next(line for line in out.splitlines() if line.startswith("artifact"))
     assert ("at most" in line) is bounded
+    assert re.search(r"[\d.]+ [kM]?B of numbers, beside the configuration", line)
 
 
 def test_a_dry_run_refuses_what_the_run_would_refuse(regraft, photos, tmp_path, monkeypatch):

@@ -90,9 +90,10 @@ def say_estimate(record: Record) -> None:
             about = f"{about}, {_passes(cost.backbone_passes)}"
         flops = f", {cost.flops:.2e} floating-point operations" if cost.flops else ""
         lines.append((cost.stage, about + flops))
+    most = "at most " if _selects(record) else ""
     lines += [
         ("features", f"{features} a row from {counted(taps, 'tap')}, {size(record.data['store_bytes'])} of disk"),
-        ("artifact", ("at most " if _selects(record) else "") + size(record.artifact_bytes)),
+        ("artifact", f"{most}{size(record.artifact_bytes)} of numbers, beside the configuration"),
     ]
     table(lines + _beside(record) + _to_mind(record))
 
