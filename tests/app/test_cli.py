@@ -182,6 +182,7 @@ def test_a_dry_run_says_that_a_search_stores_its_bytes_at_most(regraft, photos, 
     _, out, _ = regraft("adapt", photos, *MODEL, "--method", method, "--dry-run")
     line = next(line for line in out.splitlines() if line.startswith("artifact"))
     assert ("at most" in line) is bounded
+    assert re.search(r"[\d.]+ [kM]?B of numbers, beside the configuration", line)
 
 
 def test_a_dry_run_refuses_what_the_run_would_refuse(regraft, photos, tmp_path, monkeypatch):
@@ -203,7 +204,25 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(regraft, photos, tmp_path, 
         found = [regraft("adapt", data, *MODEL, *more, *dry) for dry in (("--dry-run",), ())]
         assert found[0] == found[1]
         assert found[0][:2] == (2, "")
-    assert regraft("adapt", torn, *MODEL, "--dry-run", "--skip-bad")[0] == 0
+
+
+def test_a_dry_run_says_of_the_rows_what_the_run_says(regraft, tmp_path):
+    torn = folder(tmp_path / "torn")
+    (torn / "colour1/00.png").write_bytes(b"no picture")
+    shutil.copy(torn / "colour1/01.png", torn / "colour0/copy.png")
+    asked = ("adapt", torn, *MODEL, "--method", "probe", "--skip-bad")
+    code, out, _ = regraft(*asked, "--dry-run")
+    assert code == 0
+    assert "1 input was left out." in out
+    assert "colour1/00.png: not an image" in out
+    assert "1 input carries different labels in different rows." in out
+    dry = json.loads(regraft(*asked, "--dry-run", "--json")[1])["findings"]
+    done = json.loads(regraft(*asked, "--json", "-o", tmp_path / "run")[1])["findings"]
+    codes = [finding["code"] for finding in dry]
+    assert codes == ["label-conflict", "rows-kept-together", "skipped-rows"]
+    known = ("code", "title", "severity", "detail", "advice")
+    kept = [{key: finding[key] for key in known} for finding in done if finding["code"] in codes]
+    assert [{key: finding[key] for key in known} for finding in dry] == kept
 
 
 def test_a_run_without_output_is_named_after_data_model_and_method(regraft, photos, tmp_path, monkeypatch):

@@ -270,3 +270,23 @@ def test_no_group_is_divided(tmp_path):
         assert len(set(place[mine])) == 1
         assert len(set(out[mine])) == 1
     assert 0 < out.sum() < 40
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_bytes_that_are_no_images_are_labels_or_refused(kind):
+    pictures = [encoded(np.full((1, 2, 3), i)) for i in range(4)]
+    words = ["cat", "chaton né", "cat", "chaton né"]
+    rows = scan(
+        pa.table({"image": pictures, "label": pa.array([word.encode() for word in words], pa.binary()).cast(kind)})
+    )
+    assert (rows.target.kind, rows.target.classes) == ("binary", ("cat", "chaton né"))
+    latin = pa.array([word.encode("latin-1") for word in words], pa.binary()).cast(kind)
+    with pytest.raises(DataError, match=r"table: the column 'label' holds bytes that are no image; .* got b'cat'. To"):
+        scan(pa.table({"image": pictures, "label": latin}))
+
+
+def test_a_column_of_masks_may_begin_with_one_that_cannot_be_read():
+    masks = [b"no image", *(encoded([[i, 1 - i]]) for i in (0, 1, 0))]
+    pictures = [encoded(np.full((1, 2, 3), i)) for i in range(4)]
+    rows = scan(pa.table({"image": pictures, "mask": pa.array(masks, pa.binary())}), skip_bad=True)
+    assert (len(rows), rows.target.kind) == (3, "segmentation")

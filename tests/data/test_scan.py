@@ -61,6 +61,9 @@ def test_no_label_applies_where_a_cell_says_so(tmp_path: Path) -> None:
     (tmp_path / "u.csv").write_text("path,label\na.png,x|y\nb.png,\nc.png,y\n")
     with pytest.raises(DataError, match=r"1 of 3 rows has no label.*\| alone in a cell"):
         scan(tmp_path / "u.csv")
+    (tmp_path / "v.csv").write_text("path,p,q\na.png,1,0\nb.png,,\nc.png,0,1\nd.png,0,0\n")
+    with pytest.raises(DataError, match=r"1 of 4 rows has no label.*label them \(0 for each label says that none"):
+        scan(tmp_path / "v.csv", label=["p", "q"])
 
 
 def test_a_blank_split_cell_is_of_the_part_that_the_file_is_named_after(tmp_path: Path) -> None:

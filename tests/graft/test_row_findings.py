@@ -1,6 +1,7 @@
 """What is said of rows whatever is made of them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from regraft import adapt
 from regraft.data import scan
 from regraft.graft import Options, rank
+from regraft.graft.evidence.findings import check_rows
 from regraft.graft.row_findings import copies, few_levels
 from regraft.network import ImagePreprocess, from_module
 
@@ -63,3 +65,13 @@ def test_runs_and_rankings_say_so(tmp_path):
         rank(manifest, [one, other], options=options),
     ):
         assert "few-grey-levels" in [finding.code for finding in record.findings]
+
+
+@pytest.mark.parametrize(
+    ("labels", "advice"), [([[1, 0], [0, 1], [0, 0]], "0 for each."), (["a|b", "b", "a"], "| alone")]
+)
+def test_how_to_say_that_no_label_applies_goes_by_how_labels_are_written(labels, advice):
+    rows = scan((np.eye(3), np.array(labels)), kind="multilabel")
+    (found,) = check_rows(SimpleNamespace(manifest=rows, unlabelled=2, preprocess=None))
+    assert found.code == "unlabelled-rows"
+    assert advice in found.advice

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,6 +124,7 @@ def adapt(
     check_data(data)
     from regraft.graft import Options, estimate, joined, prepare, with_gradients
     from regraft.graft import adapt as run_adapt
+    from regraft.graft.evidence.findings import check_rows
     from regraft.graft.preparation import check_pass
 
     recipe = with_gradients(method, mode, theta2).altered(**_settings(training or {}))
@@ -140,7 +142,7 @@ def adapt(
             ready = prepare(data, model, method=recipe, options=options, progress=bars, **columns)
             check_run(output, ready)
             check_pass(ready, options, bars)
-        record = estimate(ready, options)
+        record = replace(estimate(ready, options), findings=check_rows(ready))
         show_json(summary(record)) if as_json else say_estimate(record)
         return
     place = Place(output)
@@ -155,8 +157,6 @@ def adapt(
 
 def _saved(run: Run, folder: Path, embed: bool) -> Run:
     """The run in its folder with its report, whole or not at all; the same run with its paths."""
-    from dataclasses import replace
-
     from regraft.app.report import write
 
     with whole(folder) as staging:

@@ -60,12 +60,8 @@ def say_result(record: Record, weights: Path | str | None = None) -> None:
     lines += _beside(record) + _kept(record)
     if licence := record.model["licence"]:
         lines.append(("licence", f"{licence} (the backbone's)"))
-    for finding in record.findings:
-        if finding.severity in ("warning", "advice"):
-            about = finding.detail if finding.severity == "warning" else ""
-            more = [textwrap.shorten(about, _DETAIL, placeholder=" …"), finding.advice]
-            lines += [(finding.severity, finding.title), *(("", text) for text in more if text)]
     lines += [
+        *_to_mind(record),
         ("model", record.paths["run"]),
         ("report", record.paths["report"]),
         ("next", f"regraft predict {shlex.quote(record.paths['run'])} NEW_INPUTS{_backbone(record, weights)}"),
@@ -82,7 +78,7 @@ def _backbone(record: Record, weights: Path | str | None) -> str:
 
 
 def say_estimate(record: Record) -> None:
-    """What a run would cost."""
+    """What a run would cost, and what is to be minded of the rows."""
     taps, features = record.model["taps"], record.model["features"]
     lines = [("would adapt", _what(record)), ("task", _task(record))]
     for cost in record.costs:
@@ -94,11 +90,23 @@ def say_estimate(record: Record) -> None:
             about = f"{about}, {_passes(cost.backbone_passes)}"
         flops = f", {cost.flops:.2e} floating-point operations" if cost.flops else ""
         lines.append((cost.stage, about + flops))
+    most = "at most " if _selects(record) else ""
     lines += [
         ("features", f"{features} a row from {counted(taps, 'tap')}, {size(record.data['store_bytes'])} of disk"),
-        ("artifact", ("at most " if _selects(record) else "") + size(record.artifact_bytes)),
+        ("artifact", f"{most}{size(record.artifact_bytes)} of numbers, beside the configuration"),
     ]
-    table(lines + _beside(record))
+    table(lines + _beside(record) + _to_mind(record))
+
+
+def _to_mind(record: Record) -> list[tuple[str, str]]:
+    """What is wrong, or could be better."""
+    lines = []
+    for finding in record.findings:
+        if finding.severity in ("warning", "advice"):
+            about = finding.detail if finding.severity == "warning" else ""
+            more = [textwrap.shorten(about, _DETAIL, placeholder=" …"), finding.advice]
+            lines += [(finding.severity, finding.title), *(("", text) for text in more if text)]
+    return lines
 
 
 def _selects(record: Record) -> bool:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from regraft.data.cells import REAL
 from regraft.data.source import file_text
 from regraft.errors import DataError
 from regraft.wording import first_line
@@ -117,7 +118,8 @@ def read_csv(path: Path) -> pa.Table:
         if not any(header):
             raise DataError(f"{path}: no header", expected="a first line such as path,label", do="name the columns")
         if twice := sorted({name for name in header if header.count(name) > 1}):
-            raise DataError(f"{path}: the column {twice[0]!r} is there twice", do="rename one")
+            row = ", or add a header above it if this line is a row" if REAL.fullmatch(twice[0]) else ""
+            raise DataError(f"{path}: the column {twice[0]!r} is there twice", do=f"rename one{row}")
         cells = []
         for line in reader:
             if line and len(line) != len(header):

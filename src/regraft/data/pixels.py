@@ -15,6 +15,7 @@ __all__ = [
     "decode_image",
     "decode_mask",
     "has_clear_colours",
+    "is_image",
     "open_image",
     "reason_of",
     "to_rgb",
@@ -68,6 +69,15 @@ def to_rgb(image: Image.Image) -> Image.Image:
 def has_clear_colours(image: Image.Image) -> bool:
     """Whether the colours of a palette have transparency of their own (Pillow's own question is there from 10.1 on)."""
     return image.mode == "P" and image.palette is not None and image.palette.mode.endswith("A")
+
+
+def is_image(content: bytes) -> bool:
+    """Whether ``content`` begins like an image that Pillow knows."""
+    try:
+        Image.open(io.BytesIO(content)).close()
+    except DECODER_ERRORS:
+        return False
+    return True
 
 
 def open_image(content: bytes, where: str) -> Image.Image:

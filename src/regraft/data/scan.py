@@ -24,7 +24,10 @@ from regraft.wording import printable, some
 
 __all__ = ["scan"]
 
-_NONE_APPLIES = " (an empty list, or | alone in a cell, says that no label applies)"
+_NONE_APPLIES = {  # by whether the labels that apply are listed
+    True: " (an empty list, or | alone in a cell, says that no label applies)",
+    False: " (0 for each label says that none applies)",
+}
 
 
 def scan(
@@ -255,9 +258,10 @@ def _without_unlabelled(manifest: Manifest, skip_bad: bool) -> Manifest:
     missing = np.flatnonzero(~target.present)
     if not skip_bad:
         names = some([manifest.ids[row] for row in missing])
+        none = _NONE_APPLIES[target.listed] if target.kind == "multilabel" else ""
         raise DataError(
             f"{manifest.name}: {len(missing)} of {len(manifest)} rows {'has' if len(missing) == 1 else 'have'} no "
             f"{'label' if target.masks is None else 'labelled pixel'}: {names}",
-            do=f"label them{_NONE_APPLIES if target.kind == 'multilabel' else ''}, or leave them out with --skip-bad",
+            do=f"label them{none}, or leave them out with --skip-bad",
         )
     return drop(manifest, [(int(row), BadRow(manifest.ids[row], NO_LABEL, "label it")) for row in missing])

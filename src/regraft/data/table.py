@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 
 from regraft.data.cells import Column, read_cells
 from regraft.data.columns import in_order
+from regraft.data.header import check_header, or_header
 from regraft.data.labels import DECIMAL_COMMA, either_comma
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
-from regraft.data.pixels import IMAGE_SUFFIXES
+from regraft.data.pixels import IMAGE_SUFFIXES, is_image
 from regraft.data.rows import Dense, Rows, Wish, names_no_part, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, single
 from regraft.errors import DataError
@@ -115,6 +116,9 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     table = _without_views(piece.table)
     piece = replace(piece, table=table)
     choice = _choose(piece, wish)
+    if len(choice.labels) == 1:
+        table = _with_texts(piece, choice.labels[0])
+        piece = replace(piece, table=table)
     inputs, ids = _inputs(piece, choice, several)
     split, partless = [piece.part or "train"] * len(ids), list[str]()
     if choice.split:
@@ -143,6 +147,31 @@ def _without_views(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields, table.schema.metadata))
 
 
+def _with_texts(piece: Piece, name: str) -> pa.Table:
+    """The table, with a label column of bytes that are texts, and no images, as texts.
+
+    Raises:
+        DataError: bytes that are neither.
+    """
+    column = piece.table[name]
+    cells = (cell.as_py() for cell in column if cell.as_py()) if _binary(column.type) else iter(())
+    first = next(cells, b"")
+    if not first or is_image(first):
+        return piece.table
+    try:
+        texts = column.cast(pa.large_string())
+    except pa.ArrowInvalid as error:  # no UTF-8
+        if any(map(is_image, cells)):
+            return piece.table
+        raise DataError(
+            f"{piece.name}: the column {name!r} holds bytes that are no image",
+            expected="masks as encoded images, or labels as texts",
+            got=repr(first[:20]),
+            do="save it as texts, or name another column with --label",
+        ) from error
+    return piece.table.set_column(piece.table.column_names.index(name), name, texts)
+
+
 def _choose(piece: Piece, wish: Wish) -> _Choice:
     names = piece.table.column_names
     labels, read = _matching(wish.labels, names), wish.numbers if set(wish.numbers) <= set(names) else ()
@@ -150,7 +179,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         labels = wish.known
     for name in (*labels, wish.group, wish.input):
         if name and name not in names:
-            raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))
+            check_header(piece, names)
+            raise DataError(f"{piece.name}: no column {name!r}", do=or_header(piece, near(name, names)))
     split = _guess(names, SPLITS, ())
     taken = [name for name in (split, wish.group, wish.input, *labels, *read) if name]
     guessed = "" if labels else _guess(names, (*LABELS, *MASKS), taken)
@@ -178,22 +208,25 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         otherwise = "name it with --input" + (", or leave out what is no number" if numbers else "")
         odd = (_no_number(name, piece.table[name], otherwise) for name in rest if name not in numbers)
         other, do = next(odd, ("", otherwise))
+        check_header(piece, names)
         raise DataError(
             f"{piece.name}: no input column",
             expected=f"one of {', '.join(INPUTS)}, or columns of numbers alone",
             got="; ".join(filter(None, (", ".join(names), other))),
-            do=do,
+            do=or_header(piece, do),
         )
     if not labels and wish.labelled:
         others = [name for name in rest if name not in inputs]
         if len(others) != 1:
+            check_header(piece, names)
             raise DataError(
                 f"{piece.name}: no label column",
                 expected=f"one of {', '.join(LABELS)}",
                 got=", ".join(rest) + f" ({', '.join(taken)} taken for other roles)" * bool(taken),
-                do="name it with --label",
+                do=or_header(piece, "name it with --label"),
             )
         labels = (others[0],)
+    check_header(piece, inputs, labels)
     return _Choice(inputs, tuple(labels) if wish.labelled else (), split, wish.group)
 
 
@@ -257,6 +290,10 @@ def _textual(kind: pa.DataType) -> bool:
 def _encoded(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+    return _binary(kind)
+
+
+def _binary(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 

@@ -47,6 +47,11 @@ class Prepared:
     origin: Network | None = None
 
     @property
+    def preprocess(self) -> Preprocess:
+        """What reads the inputs."""
+        return self.network.preprocess
+
+    @property
     def fit(self) -> Manifest:
         """Training and validation rows."""
         return self.manifest.take(np.flatnonzero([part != "test" for part in self.manifest.split]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from regraft.errors import RecipeError
 from regraft.files import write_bytes
-from regraft.graft.adapted.artifact import save_artifact
+from regraft.graft.adapted.artifact import embedded, save_artifact
 from regraft.graft.adapted.card import model_card
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.prediction import Prediction, as_csv
@@ -98,11 +98,12 @@ class Run:
             "seed": record.seeds["seed"],
         }
         paths = {"run": str(folder), "artifact": str(folder / "model.safetensors")}
+        kept = embedded(self.adapted).fingerprint if embed else ""
         with whole(folder) as staging:
             size = save_artifact(self.adapted, staging, provenance=provenance, embed=embed)
             record = replace(record, artifact_bytes=size, paths=paths)
             write_bytes(staging / "predictions.csv", as_csv(self.rows).encode())
-            write_bytes(staging / "README.md", model_card(record).encode())
+            write_bytes(staging / "README.md", model_card(record, kept).encode())
             record.save(staging / "record.json")
             (folder / "report.html").unlink(missing_ok=True)  # of an earlier run: it would be read as this one's
         return replace(self, record=record)

@@ -35,7 +35,8 @@ class Subject:
         targets: of these rows, see :class:`regraft.diagnose.Objective`.
         loss: of the outputs.
         select: patterns of the parameters that curvature and landscapes move.
-        start: the same architecture where its training began; ``None`` where it was not trained here.
+        start: the same architecture where its training began; ``None`` where it was not trained here, or is ``lost``.
+        lost: whether it was trained, and where that began is not known.
         batch_size: rows at a time.
         rows: n, how many rows it was trained on; the case's where it is not known.
     """
@@ -47,6 +48,7 @@ class Subject:
     loss: LossName
     select: tuple[str, ...] = ("*",)
     start: Network | None = None
+    lost: bool = False
     batch_size: int = 32
     rows: int | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick
@@ -15,13 +16,32 @@ __all__ = ["DEVIATION"]
 def _run(case: Case, tick: Tick) -> Outcome:
     moved = [subject for subject in case.subjects if subject.start is not None]
     if not moved:
-        raise DataError("nothing was trained here", do="name a run that trained the backbone with --run")
+        raise _why(any(subject.lost for subject in case.subjects))
     rows = [subject.rows or case.rows for subject in moved]
     found = [_of(subject, n) for subject, n in zip(moved, rows)]
     tick(1, 1)
     plain = [_plain(subject, part, n) for subject, part, n in zip(moved, found, rows)]
     whose = "" if moved[0] is case.subjects[0] else f" of {moved[0].name}"
-    return Outcome(tuple(_findings(moved, found, whose)), {"subjects": plain})
+    return Outcome((*_findings(moved, found, whose), *_others(case)), {"subjects": plain})
+
+
+def _why(lost: bool) -> DataError:
+    """Why a network has not gone anywhere, as far as is known."""
+    if lost:
+        return DataError(
+            "the run was saved with --embed, which keeps the trained backbone alone",
+            do="say with --model where the backbone is that it was trained from; a run of an earlier version does not "
+            "know that one: adapt again",
+        )
+    return DataError("nothing was trained here", do="name a run that trained the backbone with --run")
+
+
+def _others(case: Case) -> Iterator[Finding]:
+    """The networks that are left out beside those that were trained."""
+    for subject in case.subjects:
+        if subject.start is None:
+            title = f"Deviation of {subject.name} not measured"
+            yield Finding("deviation", title, "not-applicable", detail=str(_why(subject.lost)))
 
 
 def _of(subject: Subject, rows: int) -> Deviation:

@@ -11,8 +11,9 @@ A run folder holds::
 
 ``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
 the backbone that the head was solved on (before training, and after it): loading refuses a changed file
-or another backbone. An embedded backbone is the one that predicts, so it needs no other tensors, unless it
-carries the task's own last layer: then it is the one from before training.
+or another backbone. An embedded backbone is the one that predicts, so it needs no other tensors, and
+``origin`` names what it was trained from, if it was; unless it carries the task's own last layer: then it is
+the one from before training.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import contextlib
 import shutil
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ from regraft.linear import Blocks
 from regraft.network import Network, check_weights, load, preprocess_from_json, save
 from regraft.record.folder import BACKBONE, CONFIG, check_config
 
-__all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
+__all__ = ["FORMAT", "TENSORS", "embedded", "kept_columns", "load_artifact", "load_training", "save_artifact"]
 
 FORMAT = "regraft-artifact"
 VERSION = 9
@@ -73,10 +75,9 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         StoreError: the folder cannot be written.
     """
     folder = Path(folder)
-    readout, network = adapted.readout, adapted.source or adapted.network
-    whole = embed and adapted.own_head is None  # no library writes a network whose last layer is another's
-    if whole:
-        network = adapted.network
+    readout, source = adapted.readout, adapted.source or adapted.network
+    network = embedded(adapted) if embed else source
+    whole = embed and network is adapted.network
     order = {block.name: f"{i:05d}" for i, block in enumerate(adapted.plan.blocks)}
     widths = {block.name: block.width for block in adapted.plan.blocks}
     tensors = {f"coefficients.{order[name]}": value.contiguous() for name, value in readout.coefficients.items()}
@@ -113,7 +114,8 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
             "trained": adapted.network.fingerprint,
             "own_head": None if adapted.own_head is None else list(adapted.own_head),
             "embedded": embed,
-        },
+        }
+        | ({} if network is source else {"origin": _origin(source)}),
         "preprocess": network.preprocess.to_json(),
         "taps": adapted.plan.to_json(),
         "view": {
@@ -136,6 +138,20 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     }
     write_json(folder / CONFIG, sealed(config))
     return sum((folder / name).stat().st_size for name in [*files, CONFIG])
+
+
+def embedded(adapted: Adapted) -> Network:
+    """The network that an artifact keeps with ``embed``: the one that predicts; the one from before training where that
+    carries the task's own last layer, for no library writes a network whose last layer is another's."""
+    return adapted.network if adapted.own_head is None else adapted.source or adapted.network
+
+
+def _origin(network: Network) -> dict[str, str]:
+    """What an embedded backbone was trained from."""
+    about = network.about
+    return {
+        "name": network.name, "source": about.source, "revision": about.revision, "fingerprint": network.fingerprint
+    }  # fmt: skip
 
 
 def _embedded(network: Network, folder: Path) -> list[Path]:
@@ -183,6 +199,40 @@ def load_artifact(
     network = _trained(basis, changed, config["backbone"].get("trained", source.fingerprint))
     _check_embedding(solved["plan"], network, source)
     return Adapted(network, source=source if changed else None, own_head=own_head, **solved)
+
+
+def load_training(
+    folder: str | Path, *, model: str | Network | None = None, weights: str | None = None, device: str = "auto"
+) -> Adapted:
+    """:func:`load_artifact` with the backbone from before training also where the trained one is embedded.
+
+    Args:
+        folder, weights, device: as there.
+        model: the backbone from before training, where it no longer lies where the artifact recorded it.
+
+    Returns:
+        an adapted model without source where that is not found without ``model``, or was not recorded.
+
+    Raises:
+        MissingPathError, ArtifactError: as :func:`load_artifact`.
+    """
+    folder = Path(folder)
+    config = _read_config(folder)
+    with _complete(folder / CONFIG):
+        origin, own = config["backbone"].get("origin"), dict(config["preprocess"])
+        recorded = {**{name: origin[name] for name in _RECORDED[:-1]}, "embedded": False} if origin else {}
+    if not recorded:
+        return load_artifact(folder, model=model, weights=weights, device=device)
+    module = recorded["source"] == "module"
+    try:
+        source = _find_backbone(folder, recorded, model, weights, own)
+    except ArtifactError:
+        if module or model is not None:
+            raise
+        return load_artifact(folder, device=device)
+    trained = source.with_params(_read_tensors(folder / BACKBONE / TENSORS)) if module else None
+    adapted = load_artifact(folder, model=trained, device=device)
+    return replace(adapted, source=source.to(pick_device(str(device))))
 
 
 def _check_embedding(taps: Plan, *networks: Network) -> None:
@@ -386,12 +436,19 @@ def _find_backbone(
             for found in (network, *map(network.reading, others)):
                 if found.fingerprint == recorded["fingerprint"]:
                     return found
+    do = (
+        f"use the same weights and preprocessing of {recorded['name']}, built by the version of its library "
+        "that the artifact's README.md names"
+    )
+    if recorded["embedded"] and model is not None:
+        there = folder / BACKBONE
+        own = recorded["source"] == "module"
+        do = f"give it --weights {there / TENSORS}" if own else f"leave --model out: the backbone lies in {there}"
     raise ArtifactError(
         f"{first.name} is not the backbone that this head was solved on",
         expected=f"fingerprint {recorded['fingerprint'][:12]}…",
         got=f"{first.fingerprint[:12]}…",
-        do=f"use the same weights and preprocessing of {recorded['name']}, built by the version of its library "
-        "that the artifact's README.md names",
+        do=do,
     )
 
 

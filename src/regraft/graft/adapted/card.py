@@ -21,8 +21,9 @@ _READ = {
 }
 
 
-def model_card(record: Record) -> str:
-    """A README in Markdown: what it is, how good, on which rows, what it cost, how to use it, whose licence."""
+def model_card(record: Record, embedded: str = "") -> str:
+    """A README in Markdown: what it is, how good, on which rows, what it cost, how to use it, whose licence.
+    ``embedded`` is the fingerprint of the backbone that lies beside it, where one does."""
     task, model, data = record.task, record.model, record.data
     file, live = _NEW.get(data.get("modality", "image"), ("new.csv", '"new.csv"'))
     lines = [
@@ -53,7 +54,7 @@ def model_card(record: Record) -> str:
         "",
         "## Facts",
         "",
-        f"- Backbone: {model['path']}, fingerprint `{model['fingerprint'][:16]}`, licence: "
+        f"- Backbone: {_kept(model, embedded)}{model['path']}, fingerprint `{model['fingerprint'][:16]}`, licence: "
         f"{model['licence'] or 'not stated: check its source before you pass this on'}.",
         f"- Data: {data['name']}, fingerprint `{data['fingerprint'][:16]}`, "
         + ", ".join(f"{n} {part}" for part, n in task["rows"].items() if n)
@@ -76,6 +77,15 @@ def _own(model: Mapping[str, Any]) -> str:
 
 def _named(model: Mapping[str, Any]) -> str:
     return f', model="{model["path"]}"' if model.get("source") == "module" else ""
+
+
+def _kept(model: Mapping[str, Any], embedded: str) -> str:
+    """What of the backbone lies beside the artifact."""
+    if not embedded:
+        return ""
+    if embedded == model["fingerprint"]:
+        return "in `backbone/`, a copy of "
+    return f"in `backbone/`, fingerprint `{embedded[:16]}`, trained from "
 
 
 def _made(record: Record) -> str:

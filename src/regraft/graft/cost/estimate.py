@@ -48,7 +48,8 @@ def estimate(ready: Prepared, options: Options) -> Record:
 
     Returns:
         a Record with status ``dry-run``, no scores, predicted costs, and in ``figures["price"]`` the costs of other
-        methods beside these, counted. Of a search the bytes are those of its largest cell, the most it can store.
+        methods beside these, counted. The bytes are those of the artifact's numbers, without its
+        configuration; of a search those of its largest cell, the most it can store.
     """
     stores = [find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
     todo = [part for part, store in zip(ready.parts, stores) if store is None]

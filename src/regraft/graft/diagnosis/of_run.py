@@ -12,7 +12,7 @@ from regraft.data import with_columns
 from regraft.diagnose.checks.check import Case
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import read_json
-from regraft.graft.adapted.artifact import load_artifact
+from regraft.graft.adapted.artifact import load_training
 from regraft.graft.adapted.model import Adapted, check_modality, with_own_head
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, subject_of, told_apart, unit_of
 from regraft.graft.diagnosis.probing import looked_at
@@ -49,7 +49,7 @@ def case_of_run(
     def loaded(folder: Path) -> Adapted:
         if not folder.is_dir():
             raise DataError(f"{folder} does not exist", expected="the folder of a run of adapt")
-        return load_artifact(folder, model=model, weights=options.weights, device=pick_device(options.device))
+        return load_training(folder, model=model, weights=options.weights, device=pick_device(options.device))
 
     if against == RANDOM:
         raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
@@ -73,8 +73,8 @@ def case_of_run(
         network = _with_last_layer(adapted, folder, unit)
         own, record = with_columns(rows, adapted.columns), Record.load(folder)
         subject = subject_of(name, network, own, scope, options, unit)
-        start = _start(adapted, folder, record, network)
-        subjects.append(replace(subject, start=start, rows=_trained_on(record)))
+        start, lost = _start(adapted, folder, record, network), _is_lost(adapted, record)
+        subjects.append(replace(subject, start=start, lost=lost, rows=_trained_on(record)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
 
@@ -105,6 +105,11 @@ def _start(adapted: Adapted, folder: Path, record: Record, trained: Network) -> 
     if anew or provenance.get("method") == _SCRATCH:
         start = reinitialised(start, int(provenance["seed"]), anew or None)
     return start if start.head else start.with_head(trained.params[f"{trained.head}.weight"])
+
+
+def _is_lost(adapted: Adapted, record: Record) -> bool:
+    """Whether the backbone was trained, and where that began is not found."""
+    return adapted.source is None and record.model.get("fingerprint") not in (None, adapted.network.fingerprint)
 
 
 def _trained_on(record: Record) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,7 +13,26 @@ from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
 from regraft.network import Network, Preprocess
 
-__all__ = ["Context"]
+__all__ = ["Context", "Scanned"]
+
+
+class Scanned(Protocol):
+    """What is known before the pass: rows, how many of them carry no label, and what reads the inputs."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The rows that have a label."""
+        ...
+
+    @property
+    def unlabelled(self) -> int:
+        """How many have none."""
+        ...
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """What reads the inputs, where the backbone is known."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,28 +14,31 @@ from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import own_group
 from regraft.data.table import LABELS
-from regraft.graft.evidence.context import Context
+from regraft.graft.evidence.context import Context, Scanned
 from regraft.graft.row_findings import copies, few_levels, left_out
 from regraft.record import Finding, counted
 from regraft.wording import some
 
-__all__ = ["DATA_CHECKS"]
+__all__ = ["DATA_CHECKS", "ROW_CHECKS"]
 
 _RARE = 5
 _MISSING = ("nan", "na", "n/a", "null", "unlabeled", "unlabelled")
 _IMBALANCE = 10.0
-_UNLABELLED = "Where no label applies, write so: an empty list, or | alone in a cell."
+_UNLABELLED = {  # by whether the labels that apply are listed
+    True: "Where no label applies, write so: an empty list, or | alone in a cell.",
+    False: "Where no label applies, write so: 0 for each.",
+}
 
 
-def _repeated(context: Context) -> Iterator[Finding]:
+def _repeated(context: Scanned) -> Iterator[Finding]:
     yield from copies(context.preprocess, context.manifest, " Groups of your own go by --group.")
 
 
-def _few_levels(context: Context) -> Iterator[Finding]:
+def _few_levels(context: Scanned) -> Iterator[Finding]:
     yield from few_levels(context.manifest)
 
 
-def _left_out(context: Context) -> Iterator[Finding]:
+def _left_out(context: Scanned) -> Iterator[Finding]:
     yield from left_out(context.manifest)
     if empty := context.manifest.empty:
         text = isinstance(context.manifest.inputs, FileTexts)
@@ -69,11 +72,11 @@ def _left_out(context: Context) -> Iterator[Finding]:
             "warning",
             context.unlabelled,
             "rows",
-            advice=_UNLABELLED if target is not None and target.kind == "multilabel" else "",
+            advice=_UNLABELLED[target.listed] if target is not None and target.kind == "multilabel" else "",
         )
 
 
-def _blank_cells(context: Context) -> Iterator[Finding]:
+def _blank_cells(context: Scanned) -> Iterator[Finding]:
     """Rows whose cell of the part or of the group is blank."""
     rows, partless = context.manifest, set(context.manifest.partless)
     if found := [name for name, part in zip(rows.ids, rows.split) if part == "train" and name in partless]:
@@ -98,7 +101,7 @@ def _blank_cells(context: Context) -> Iterator[Finding]:
         )
 
 
-def _labels_read(context: Context) -> Iterator[Finding]:
+def _labels_read(context: Scanned) -> Iterator[Finding]:
     """Columns of numbers that are named like labels, beside the one that was named: they are inputs."""
     read = context.manifest.roles.get("input", ())
     if found := [name for name in read if name.lower() in LABELS]:
@@ -113,7 +116,7 @@ def _labels_read(context: Context) -> Iterator[Finding]:
         )
 
 
-def _shortened(context: Context) -> Iterator[Finding]:
+def _shortened(context: Scanned) -> Iterator[Finding]:
     """Texts whose ends the backbone does not see."""
     if context.preprocess is None or not context.preprocess.ragged:
         return
@@ -258,15 +261,5 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-DATA_CHECKS = (
-    _repeated,
-    _left_out,
-    _blank_cells,
-    _labels_read,
-    _few_levels,
-    _shortened,
-    _classes,
-    _names,
-    _one_valued,
-    _frames,
-)
+ROW_CHECKS = (_repeated, _left_out, _blank_cells, _labels_read, _few_levels, _shortened)  # of rows that were but read
+DATA_CHECKS = (*ROW_CHECKS, _classes, _names, _one_valued, _frames)

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from regraft.graft.evidence.advice import selection_findings
 from regraft.graft.evidence.backbone_findings import BACKBONE_CHECKS
-from regraft.graft.evidence.context import Context
-from regraft.graft.evidence.data_findings import DATA_CHECKS
+from regraft.graft.evidence.context import Context, Scanned
+from regraft.graft.evidence.data_findings import DATA_CHECKS, ROW_CHECKS
 from regraft.graft.evidence.guide import guide
 from regraft.graft.evidence.instruments import instrument_findings
 from regraft.graft.evidence.score_findings import SCORE_CHECKS, no_better_than_constant
 from regraft.record import Finding
 
-__all__ = ["check"]
+__all__ = ["check", "check_rows"]
+
+_Seen = TypeVar("_Seen", bound=Scanned)
 
 
 def check(context: Context) -> tuple[Finding, ...]:
     """Run every check; each says what it took."""
+    return _looked(_CHECKS, context)
+
+
+def check_rows(scanned: Scanned) -> tuple[Finding, ...]:
+    """The checks that rows are enough for, before anything is made of them."""
+    return _looked(ROW_CHECKS, scanned)
+
+
+def _looked(checks: Iterable[Callable[[_Seen], Iterator[Finding]]], seen: _Seen) -> tuple[Finding, ...]:
     found: list[Finding] = []
-    for look in _CHECKS:
+    for look in checks:
         began = time.perf_counter()
-        results = list(look(context))
+        results = list(look(seen))
         seconds = time.perf_counter() - began
         found += [replace(result, cost_seconds=result.cost_seconds + seconds) for result in results]
     return tuple(found)
