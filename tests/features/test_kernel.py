@@ -15,7 +15,7 @@ from regraft.errors import ModelError
 from regraft.features import NTK, Tangent, form_error, ntk, ntk_adjoints, ntk_project, ntk_within_rows
 from regraft.features.tangent import kernel
 from regraft.features.tangent.tape import Tape
-from regraft.linear import Blocks, Design, FeatureDesign, cg
+from regraft.linear import Blocks, Dense, Design, FeatureDesign, cg
 from regraft.network import Network
 
 
@@ -476,7 +476,7 @@ def test_what_has_no_such_kernel() -> None:
     tangent = Tangent(network, "*", network.example(3))
     with pytest.raises(ModelError, match="the same parameters"):
         ntk(tangent, Tangent(other, "*", other.example(2)))
-    design: Design = FeatureDesign({"x": torch.randn(3, 2)}, 1)
+    design: Design = FeatureDesign({"x": Dense(torch.randn(3, 2))}, 1)
     with pytest.raises(ModelError, match="expected a Tangent"):
         ntk(design)
 

@@ -34,8 +34,10 @@ def test_it_says_whose_weights_moved(subject) -> None:
     start = small()
     for own, said in ((start, "the weights by"), (None, "the weights of other by")):
         subjects = (subject("trained", own), subject("other", start))
-        (finding,) = DEVIATION.run(Case(subjects, None, 5), lambda done, total: None).findings
+        finding, *others = DEVIATION.run(Case(subjects, None, 5), lambda done, total: None).findings
         assert said in finding.title
+        left_out = [] if own else ["Deviation of trained not measured"]
+        assert [other.title for other in others if other.severity == "not-applicable"] == left_out
 
 
 def test_each_training_is_divided_by_its_own_rows(subject) -> None:
