@@ -496,7 +496,7 @@ def test_settings_of_a_training_have_the_defaults_that_are_told() -> None:
 
 
 def test_pages_tell_the_version_of_the_artifact() -> None:
-    from regraft.graft.adapted.artifact import VERSION
+    from regraft.graft.adapted.reading import VERSION
 
     assert f"An artifact says its version ({VERSION}; earlier ones are read" in text_of("docs/architecture.md")
     assert f"Artifacts have version {VERSION}; earlier ones are read" in text_of("docs/api.md")

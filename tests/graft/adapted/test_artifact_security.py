@@ -82,7 +82,7 @@ def test_the_recorded_commit_is_asked_of_the_recorded_repository_alone(
         asked.append((name, revision))
         return toy_network()
 
-    monkeypatch.setattr("regraft.graft.adapted.artifact.load", loaded)
+    monkeypatch.setattr("regraft.graft.adapted.backbone.load", loaded)
     forge(artifact, name="org/net", source="transformers", revision="c0ffee", embedded=False)
     for model in (None, "org/net", "other/copy"):
         regraft.load(".", model=model)

@@ -18,49 +18,39 @@ the one from before training.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from regraft.errors import ArtifactError, ModelError
-from regraft.features import Block, Plan, Taps, plan
-from regraft.files import file_digest, intact, read_json, sealed, write_bytes, write_json
+from regraft.errors import ArtifactError
+from regraft.features import Plan
+from regraft.files import file_digest, sealed, write_bytes, write_json
 from regraft.graft.adapted.aspp import Aspp
+from regraft.graft.adapted.backbone import RECORDED, check_embedding, find_backbone, put_together
 from regraft.graft.adapted.model import Adapted, with_last_layer
 from regraft.graft.adapted.posterior import PosteriorPart
+from regraft.graft.adapted.reading import FORMAT, TENSORS, VERSION, complete, read_config, read_tensors
 from regraft.graft.adapted.tangent import TangentPart
 from regraft.graft.adapted.view import View
 from regraft.graft.options import pick_device
 from regraft.heads import Readout
 from regraft.heads.selection.packing import pack, unpack
 from regraft.linear import Blocks
-from regraft.network import Network, check_weights, load, preprocess_from_json, save
-from regraft.record.folder import BACKBONE, CONFIG, check_config
+from regraft.network import Network, save
+from regraft.record.folder import BACKBONE, CONFIG
 
-__all__ = ["FORMAT", "TENSORS", "embedded", "kept_columns", "load_artifact", "load_training", "save_artifact"]
+__all__ = ["embedded", "kept_columns", "load_artifact", "load_training", "save_artifact"]
 
-FORMAT = "regraft-artifact"
-VERSION = 9
-# the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain
-# indices, the fifth error bars of another form, the sixth none of sums of derivatives, the seventh those of the best
-# scale and noise, and a scaling of every block, the eighth norms over what is kept of unscaled blocks too
-READABLE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 _CHANGED = "backbone."
 _KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
 _NECK = "neck."
 _POSTERIOR = "posterior."
 _TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
-_RECORDED = ("name", "source", "revision", "fingerprint", "embedded")  # of the backbone, in every version
-TENSORS = "model.safetensors"
 
 
 def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any], embed: bool = False) -> int:
@@ -184,20 +174,20 @@ def load_artifact(
         ArtifactError: a file was changed, is torn, or belongs to another backbone.
     """
     folder = Path(folder)
-    config = _read_config(folder)
-    tensors = _read_tensors(folder / TENSORS)
-    with _complete(folder / CONFIG):
+    config = read_config(folder)
+    tensors = read_tensors(folder / TENSORS)
+    with complete(folder / CONFIG):
         solved = _solved(config, tensors)
-        recorded = {name: config["backbone"][name] for name in _RECORDED}
+        recorded = {name: config["backbone"][name] for name in RECORDED}
         own = dict(config["preprocess"])
         own_head = config["backbone"].get("own_head")
         own_head = None if own_head is None else tuple(int(size) for size in own_head)
-    source = _find_backbone(folder, recorded, model, weights, own).to(pick_device(str(device)))
+    source = find_backbone(folder, recorded, model, weights, own).to(pick_device(str(device)))
     changed = {name.removeprefix(_CHANGED): v for name, v in tensors.items() if name.startswith(_CHANGED)}
     own_head = own_head if changed else None
     basis = with_last_layer(source, own_head)
-    network = _trained(basis, changed, config["backbone"].get("trained", source.fingerprint))
-    _check_embedding(solved["plan"], network, source)
+    network = put_together(basis, changed, config["backbone"].get("trained", source.fingerprint))
+    check_embedding(solved["plan"], network, source)
     return Adapted(network, source=source if changed else None, own_head=own_head, **solved)
 
 
@@ -217,61 +207,22 @@ def load_training(
         MissingPathError, ArtifactError: as :func:`load_artifact`.
     """
     folder = Path(folder)
-    config = _read_config(folder)
-    with _complete(folder / CONFIG):
+    config = read_config(folder)
+    with complete(folder / CONFIG):
         origin, own = config["backbone"].get("origin"), dict(config["preprocess"])
-        recorded = {**{name: origin[name] for name in _RECORDED[:-1]}, "embedded": False} if origin else {}
+        recorded = {**{name: origin[name] for name in RECORDED[:-1]}, "embedded": False} if origin else {}
     if not recorded:
         return load_artifact(folder, model=model, weights=weights, device=device)
     module = recorded["source"] == "module"
     try:
-        source = _find_backbone(folder, recorded, model, weights, own)
+        source = find_backbone(folder, recorded, model, weights, own)
     except ArtifactError:
         if module or model is not None:
             raise
         return load_artifact(folder, device=device)
-    trained = source.with_params(_read_tensors(folder / BACKBONE / TENSORS)) if module else None
+    trained = source.with_params(read_tensors(folder / BACKBONE / TENSORS)) if module else None
     adapted = load_artifact(folder, model=trained, device=device)
     return replace(adapted, source=source.to(pick_device(str(device))))
-
-
-def _check_embedding(taps: Plan, *networks: Network) -> None:
-    """Refuse an artifact whose head reads as embedding what an earlier version took for it: another value of the same
-    network (as it is, or as it was before the head was put on it), which stands elsewhere among its layers."""
-    for block in taps.blocks:
-        if block.kind == "embedding" and not any(_is_read(block, _own(block.site, each)) for each in networks):
-            raise ArtifactError(
-                f"the head of this artifact reads another value of {networks[0].name} as its embedding",
-                expected=_value(_own(block.site, networks[0])),
-                got=_value(block),
-                do="run `regraft adapt` again",
-            )
-
-
-def _own(site: str, network: Network) -> Block:
-    (block,) = plan(network, [Taps((site,), (None,))]).blocks
-    return block
-
-
-def _is_read(block: Block, own: Block) -> bool:
-    return block.depth == own.depth and (block.pooling.layout != "vector" or block.width == own.width)
-
-
-def _value(block: Block) -> str:
-    return f"{block.width} features at {block.depth:.2g} of its depth"
-
-
-@contextlib.contextmanager
-def _complete(path: Path) -> Iterator[None]:
-    """Say of an artifact that lacks something what that is: whoever writes one can give it a right checksum."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(
-            f"{path} is not complete",
-            got=f"{type(error).__name__}: {error}",
-            do="use the regraft version that wrote it, or run `regraft adapt` again",
-        ) from error
 
 
 def _unscaled(view: dict[str, Any], version: int) -> tuple[str, ...]:
@@ -351,11 +302,11 @@ def kept_columns(folder: str | Path) -> dict[str, torch.Tensor] | None:
         MissingPathError, ArtifactError: as :func:`load_artifact`.
     """
     folder = Path(folder)
-    config = _read_config(folder)
-    with _complete(folder / CONFIG):
+    config = read_config(folder)
+    with complete(folder / CONFIG):
         if not config["view"]["selected"]:
             return None
-        return _columns(Plan.from_json(config["taps"]), _read_tensors(folder / TENSORS))
+        return _columns(Plan.from_json(config["taps"]), read_tensors(folder / TENSORS))
 
 
 def _columns(plan: Plan, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -366,118 +317,3 @@ def _columns(plan: Plan, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Te
         else tensors[f"{_PLAIN}{i:05d}"].long()
         for i, block in enumerate(plan.blocks)
     }
-
-
-def _trained(source: Network, changed: dict[str, torch.Tensor], fingerprint: str) -> Network:
-    """The backbone after its training, its fingerprint verified."""
-    network = source.with_params(changed) if changed else source
-    if network.fingerprint != fingerprint:
-        raise ArtifactError(
-            "the trained backbone cannot be put together again",
-            expected=f"fingerprint {fingerprint[:12]}…",
-            got=f"{network.fingerprint[:12]}…",
-            do="run `regraft adapt` again",
-        )
-    return network
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    check_config(folder)
-    config = read_json(path)
-    if not isinstance(config, dict) or config.get("format") != FORMAT:
-        raise ArtifactError(f"{path} is no regraft artifact", do="name a run folder of `regraft adapt`")
-    if config.get("version") not in READABLE:
-        raise ArtifactError(
-            f"{path} has another format",
-            expected=f"version {READABLE[0]} to {READABLE[-1]}",
-            got=str(config.get("version")),
-            do="use the regraft version that wrote it",
-        )
-    if config.get("digest") is None or not intact(config):
-        raise ArtifactError(f"{path} was changed after it was written", do="run `regraft adapt` again")
-    with _complete(path):
-        files = {TENSORS: config["files"][TENSORS], **config["files"]}
-    for name, expected in files.items():
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            raise ArtifactError(f"{path} names a file outside its folder", got=name)
-        if not (folder / name).is_file():
-            raise ArtifactError(f"{folder / name} is gone", do="restore it, or run `regraft adapt` again")
-        if file_digest(folder / name) != expected:
-            raise ArtifactError(
-                f"{folder / name} was changed after it was written",
-                expected=f"SHA-256 {expected[:12]}…",
-                do="restore it, or run `regraft adapt` again",
-            )
-    return config
-
-
-def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        return load_tensors(path.read_bytes())
-    except SafetensorError as error:
-        raise ArtifactError(f"{path} is torn", got=str(error), do="run `regraft adapt` again") from error
-
-
-def _find_backbone(
-    folder: Path,
-    recorded: dict[str, Any],
-    model: str | Network | None,
-    weights: str | None,
-    preprocess: dict[str, Any],
-) -> Network:
-    """Embedded → the one given → the recorded name; the fingerprint is always verified. A network may have been loaded
-    without its head, or have read its images or arrays as ``preprocess`` says: that which matches is taken."""
-    first = _load_backbone(folder, recorded, model, weights)
-    for head in (True, False):
-        with contextlib.suppress(ModelError, ArtifactError):  # one that has no head to be without
-            network = first if head else _load_backbone(folder, recorded, model, weights, head=False)
-            others = [preprocess_from_json(preprocess)] if preprocess["kind"] in ("image", "array") else []
-            for found in (network, *map(network.reading, others)):
-                if found.fingerprint == recorded["fingerprint"]:
-                    return found
-    do = (
-        f"use the same weights and preprocessing of {recorded['name']}, built by the version of its library "
-        "that the artifact's README.md names"
-    )
-    if recorded["embedded"] and model is not None:
-        there = folder / BACKBONE
-        own = recorded["source"] == "module"
-        do = f"give it --weights {there / TENSORS}" if own else f"leave --model out: the backbone lies in {there}"
-    raise ArtifactError(
-        f"{first.name} is not the backbone that this head was solved on",
-        expected=f"fingerprint {recorded['fingerprint'][:12]}…",
-        got=f"{first.fingerprint[:12]}…",
-        do=do,
-    )
-
-
-def _load_backbone(
-    folder: Path, recorded: dict[str, Any], model: str | Network | None, weights: str | None, head: bool = True
-) -> Network:
-    if isinstance(model, Network):
-        check_weights(model, weights)
-        return model if head else model.without_head()
-    if recorded["embedded"] and model is None:
-        return load(str(folder / BACKBONE), head=head)
-    if model is None and recorded["source"] == "module":
-        raise ArtifactError(
-            f"this artifact's backbone is your own module {recorded['name']!r}, and loading runs no code",
-            do=f"name it yourself: --model {recorded['name']}, with --weights FILE if its weights lie in one",
-        )
-    try:
-        return load(
-            model or recorded["name"],
-            weights=weights,
-            revision=(recorded["revision"] or None) if model in (None, recorded["name"]) else None,  # of that name
-            head=head,
-            allow_code=model is not None,  # anyone can write a name into the file
-        )
-    except ModelError as error:
-        if model is not None:
-            raise
-        raise ArtifactError(
-            f"the backbone {recorded['name']!r} of this artifact cannot be loaded",
-            got=error.what,
-            do="say where it is with --model, or adapt with --embed next time",
-        ) from error
