@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import Timeout
 from tests.reproduce import toys
 from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch import nn
@@ -460,6 +461,23 @@ def test_figures_of_classes_are_measured_on_a_bench(tmp_path, monkeypatch):
         path.unlink()
     assert classes.measured_on(bench, ("C",), steps=10).arms == found.arms  # as a run that was cut goes on
     assert len(made) == len(bench.seeds)
+
+
+def test_the_second_network_is_measured_while_another_run_has_the_first(tmp_path, monkeypatch):
+    order = []
+
+    def measured(bench, place, **parameters):
+        order.append(place.network)
+        if place.network == "C" and len(order) == 1:  # another run has it
+            raise Timeout("")
+        figures = dict.fromkeys(("accuracy", "NLL", "ECE"), 1.0)
+        ways = (f"{model}, {way}" for model in classes.MODELS for way in classes.WAYS)
+        return {"network": figures, **dict.fromkeys(ways, figures), "form error": 0.0}
+
+    monkeypatch.setattr(classes, "FIGURE4", replace(classes.FIGURE4, compute=measured))
+    bench = toys.bench(tmp_path, seeds=(0,))
+    classes.measured_on(bench, ("C", "D"))
+    assert order == ["C", "D", "C"]
 
 
 def _three_classes(name, data, seed):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -282,8 +283,10 @@ def measured_on(bench: Bench, networks: Sequence[str] = ("R20", "R56"), **parame
     """Both networks on every seed."""
     arms: dict[str, dict[str, list[float]]] = {}
     notes: dict[str, Any] = {}
+    places = {name: [Place(name, bench.tasks[0], seed) for seed in bench.seeds] for name in networks}
+    bench.ahead(FIGURE4, chain.from_iterable(places.values()), **parameters)  # before it waits for another run's
     for number, name in enumerate(networks):
-        for value in bench.over_seeds(FIGURE4, name, bench.tasks[0], **parameters):
+        for value in (bench.measure(FIGURE4, name, place.task, place.seed, **parameters) for place in places[name]):
             for what in ("network", *(f"{model}, {way}" for model in MODELS for way in WAYS)):
                 for figure, number_of in value[what].items():
                     arms.setdefault(f"{what}: {figure}", {}).setdefault(name, []).append(number_of)
