@@ -272,7 +272,7 @@ class Training:
             self.watch.gradients(self.step)
         self.descent.step(self.config.schedule.scale(self.step, self.total))
         if self.average is not None:
-            self.average.update(self.module)
+            self.average.update(self.module, self.step)
         self.step += 1
         for index, amount in enumerate((value * len(batch), right, len(batch))):
             self.sums[index] += amount

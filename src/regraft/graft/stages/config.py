@@ -84,8 +84,8 @@ class Loop:
         accumulate: a batch goes through the network in so many parts, whose gradients add up: memory for time.
         precision: ``float32``, or ``bfloat16`` for the products of the forward pass (torch's autocast; weights,
             gradients and steps stay float32).
-        average: beta of an exponential moving average of the weights, ``a = beta a + (1 - beta) w`` after each step;
-            the average is what is scored and kept.
+        average: beta of an exponential moving average of the weights, ``a = b a + (1 - b) w`` after each step with
+            ``b = min(beta, (1 + t) / (10 + t))`` and t steps before it; the average is what is scored and kept.
         patience: stop after so many epochs without a better validation score, and keep the best epoch's weights.
     """
 
