@@ -136,6 +136,12 @@ def test_the_pages_example_of_a_recipe_trains(tmp_path, monkeypatch):
     assert run.record.figures["training"]["runs"][0]["steps"] == 4
 
 
+@pytest.mark.parametrize("given", [{"shift": 1.5}, {"shift": "4"}, {"shift": True}, {"crop": "1"}, {"crop": np.nan}])
+def test_an_augmentation_of_no_pixels_or_shares_is_refused(given):
+    with pytest.raises(RecipeError, match=r"a shift of 0 or more whole pixels; got crop=.*, shift=.*"):
+        Augment(**given)
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "words"),
     [
