@@ -67,6 +67,7 @@ def test_an_optimiser_by_name_changes_nothing_else_and_a_whole_one_is_taken_whol
     train = FINETUNE.altered(optimiser=whole, schedule=schedule, loop=Loop(average=0.9), patience=2).train
     assert train.config == replace(plain, optimiser=whole, schedule=schedule, loop=Loop(average=0.9, patience=2))
     assert FINETUNE.altered(optimiser=Optimiser(clip=1.0)).train.lrs == FINETUNE.train.lrs
+    assert FINETUNE.altered(optimiser=Optimiser(lr=1e-5), lr=1e-5).train.lrs == (1e-5,)
 
 
 def test_an_optimiser_brings_its_own_rates_to_choose_from_and_leaves_those_that_somebody_fixed():
@@ -170,6 +171,7 @@ def test_an_augmentation_of_no_pixels_or_shares_is_refused(given):
         ("finetune", {"freeze": ["a.*", 1]}, "no list of patterns"),
         ("finetune", {"steps": 4.5}, "steps 4.5 is of type float; expected a whole number"),
         ("finetune", {"lr": [0.1, 0.2]}, r"lr \[0.1, 0.2\] is of type list; expected a number"),
+        ("finetune", {"optimiser": Optimiser(kind="adamw", lr=1e-5)}, r"lr=1e-05\).*say lr=1e-05 beside"),
         ("finetune", {"loop": 1}, "expected a Loop"),
         ("finetune", {"augment": 1}, "expected an Augment"),
     ],
