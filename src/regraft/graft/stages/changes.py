@@ -90,6 +90,9 @@ class Changes:
         ):
             if value is not None and value not in known:
                 raise RecipeError(f"{name} {value!r} is unknown", expected=" or ".join(known))
+        for option, share in (("--smoothing", self.smoothing), ("--train-smoothing", self.train_smoothing)):
+            if share is not None and not 0 <= share < 1:
+                raise RecipeError(f"{option} {share!r} is out of range", expected="a number in [0, 1)")
         if self.steps is not None and self.epochs is not None:
             raise RecipeError("the training has two lengths", expected="--steps or --epochs", got="both")
         given = self.optimiser.lr if isinstance(self.optimiser, Optimiser) else Optimiser.lr

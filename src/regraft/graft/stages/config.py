@@ -12,7 +12,10 @@ from typing import Any, Literal
 from regraft.errors import RecipeError
 from regraft.graft.options import check_seed
 
-__all__ = ["Loop", "Optimiser", "Schedule", "TrainConfig", "Tuning", "is_number", "is_whole"]
+__all__ = ["LONGEST", "Loop", "Optimiser", "Schedule", "TrainConfig", "Tuning", "is_number", "is_whole"]
+
+#: The most steps or epochs of a training: more is a slip of the key, and nobody would see its end.
+LONGEST = 10**9
 
 
 def is_number(value: Any) -> bool:
@@ -139,6 +142,7 @@ class TrainConfig:
         places = isinstance(milestones, list | tuple) and all(is_number(p) and 0 <= p <= 1 for p in milestones)
         smoothing = self.label_smoothing
         checks = (
+            ("epochs" if self.steps is None else "steps", length, is_whole(LONGEST, length), f"at most {LONGEST:,}"),
             ("batch_size", size, is_whole(size, 1), "a whole number, at least 1"),
             ("lr", lr, is_number(lr) and lr > 0, "a positive number"),
             ("momentum", momentum, is_number(momentum) and 0 <= momentum < 1, "a number in [0, 1)"),
