@@ -142,7 +142,7 @@ class TrainConfig:
         places = isinstance(milestones, list | tuple) and all(is_number(p) and 0 <= p <= 1 for p in milestones)
         smoothing = self.label_smoothing
         checks = (
-            ("epochs" if self.steps is None else "steps", length, is_whole(LONGEST, length), f"at most {LONGEST:,}"),
+            ("epochs" if self.steps is None else "steps", length, (length or 0) <= LONGEST, f"at most {LONGEST:,}"),
             ("batch_size", size, is_whole(size, 1), "a whole number, at least 1"),
             ("lr", lr, is_number(lr) and lr > 0, "a positive number"),
             ("momentum", momentum, is_number(momentum) and 0 <= momentum < 1, "a number in [0, 1)"),
