@@ -248,7 +248,8 @@ def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Networ
 
 
 def training_stage(ready: Prepared) -> Train:
-    """The recipe's training of this backbone: blocks whose weights were drawn anew are named.
+    """The recipe's training of this backbone: blocks whose weights were drawn anew are named, and where all were,
+    normalisation follows the batches, for it has no statistics yet.
 
     Raises:
         RecipeError: the recipe trains nothing.
@@ -259,11 +260,12 @@ def training_stage(ready: Prepared) -> Train:
     if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
         size = min(recipe.train.config.batch_size, DENSE_BATCH)
         return replace(recipe.train, config=replace(recipe.train.config, batch_size=size))
-    count = None if recipe.fresh is None else recipe.fresh.blocks
-    if count is None:
+    if recipe.fresh is None:
         return recipe.train
-    tuning = replace(recipe.train.tuning, anew=ready.network.top_blocks(count))
-    return replace(recipe.train, tuning=tuning)
+    tuning, count = recipe.train.tuning, recipe.fresh.blocks
+    if count is None:
+        return replace(recipe.train, tuning=replace(tuning, norms="trained"))
+    return replace(recipe.train, tuning=replace(tuning, anew=ready.network.top_blocks(count)))
 
 
 def _anew(network: Network, stage: Reinitialise, seed: int) -> Network:

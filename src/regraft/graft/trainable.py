@@ -107,8 +107,8 @@ def _check_norms(network: Network, recipe: Recipe) -> None:
     if asked == usual.train.tuning.norms:
         return
     there = [path for path, part in network.module.named_modules() if isinstance(part, _BatchNorm)]
-    new = _anew(network, recipe)
-    if any(not any(path == part or path.startswith(f"{part}.") for part in new) for path in there):
+    new, whole = _anew(network, recipe), recipe.fresh is not None and recipe.fresh.blocks is None
+    if not whole and any(not any(path == part or path.startswith(f"{part}.") for part in new) for path in there):
         return
     beyond = ", but in blocks drawn anew, where it follows the batches in any case" if there else ""
     raise RecipeError(

@@ -32,7 +32,7 @@ from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, higher_is_better, score
 from regraft.network import ArrayPreprocess, from_module
-from regraft.record import Candidate
+from regraft.record import Candidate, Finding
 
 
 def table(kind, classes, values, probabilities):
@@ -712,8 +712,26 @@ def test_a_run_on_the_first_of_two_outputs_says_so(tmp_path):
 def test_a_choice_of_features_is_read_as_one_of_a_trained_network_where_a_training_is_kept(kept, said, monkeypatch):
     """Also one that was to judge: where head probing on all rows diverges, no training is the final one."""
     monkeypatch.setattr(findings, "_CHECKS", (findings._own,))
-    monkeypatch.setattr(findings, "no_better_than_constant", lambda context: False)
+    for guess in ("no_better_than_constant", "of_one_class"):
+        monkeypatch.setattr(findings, guess, lambda context: False)
     chosen = figure(columns=columns(early=[0, 1, 2], late=[0]))
     figures = {"selection": chosen, "training": {"runs": [{"role": "twin", "kept": kept}]}}
     found = check(Context(None, 0, None, SimpleNamespace(head=SimpleNamespace(findings=list)), figures))
     assert {finding.code for finding in found} - {"features-kept", "low-level-target"} == said
+
+
+@pytest.mark.parametrize(("codes", "notes", "said"), [
+    ([0, 0, 1, 1], (), True), ([1, 1, 1, 1], (), False), ([0, 0, 1, 1], ("one-class-chooses",), False),
+])  # fmt: skip
+def test_rows_of_one_class_tell_nothing_of_the_features_that_were_kept(codes, notes, said, monkeypatch):
+    """A score that any answer reaches, or a choice that any training wins, is no reason to read depths."""
+    monkeypatch.setattr(findings, "_CHECKS", (findings._own,))
+    main = SimpleNamespace(
+        headline=SimpleNamespace(metric="accuracy", low=0.8, value=1.0, high=1.0),
+        response=Response.of("binary", ("a", "b"), np.array(codes)),
+    )
+    head = SimpleNamespace(findings=lambda: [Finding(code, "", "warning") for code in notes])
+    figures = {"selection": figure(columns=columns(early=[0, 1, 2], late=[0]))}
+    found = {finding.code for finding in check(Context(None, 0, None, SimpleNamespace(head=head, main=main), figures))}
+    assert ({"early-layers-chosen", "low-level-target"} <= found) is said
+    assert bool({"early-layers-chosen", "low-level-target"} & found) is said

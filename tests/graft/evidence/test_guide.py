@@ -15,14 +15,16 @@ def trained(curve=(0.5, 0.7, 0.8, 0.85, 0.91, 0.93, 0.94, 0.945, 0.948, 0.95), *
     curve = list(curve)
     chosen = len(curve) if chosen is None else chosen
     rows = [{"tau": tau, "accuracy": curve[tau - 1] if tau else None} for tau in taus or (chosen,)]
-    energy = {"accuracy": (curve[-1] if curve else None) if start is None else start}
+    start = (curve[-1] if curve else None) if start is None else start
+    energy = {"accuracy": start, "truth": start}
     probing = {"taus": rows, "chosen": chosen, "curve": curve, "smoothing": smoothing}
     return {"training": {"probing": probing, "smoothing": training, "instruments": {"energy": energy}}}
 
 
 def solved(start):
     """A training from a solved head."""
-    return {"training": {"probing": None, "smoothing": 0.0, "instruments": {"energy": {"accuracy": start}}}}
+    energy = {"accuracy": start, "truth": start}
+    return {"training": {"probing": None, "smoothing": 0.0, "instruments": {"energy": energy}}}
 
 
 def codes(figures):
@@ -114,10 +116,49 @@ def test_low_levels_by_the_shares_of_a_head_on_frozen_layers():
     assert codes({"layers": [{"depth": 0.0, "share": 1.0}]}) == []  # a probe: there was no choice
 
 
+def test_a_head_that_is_right_by_a_hair_has_energy_left():
+    """Three classes with p[y] = .44 in every row: all are right, and ‖e_y − p‖ is .69 of the .82 of a random head."""
+    for truth, expected in ((0.44, []), (0.89, []), (0.9, ["energy-exhausted"])):
+        figures = trained(SLOW)
+        figures["training"]["instruments"]["energy"]["truth"] = truth
+        assert codes(figures) == expected
+    (said,) = guide(figures)
+    assert said.detail.startswith("It gave the right class at least 90 % on average")
+
+
 def test_without_instruments_the_probing_says_where_training_began():
+    """By its energy, which bounds p[y] from below: ‖e_y − p‖ ≥ 1 − p[y]."""
     figures = trained(SLOW)
     del figures["training"]["instruments"]
-    assert codes(figures) == ["energy-exhausted"]
+    assert codes(figures) == []  # nobody measured an energy
+    for energy, expected in ((0.69, []), (0.09, ["energy-exhausted"])):
+        figures["training"]["probing"]["taus"][0]["energy"] = energy
+        assert codes(figures) == expected
+
+
+def test_a_head_that_names_one_class_is_not_called_too_weak():
+    """The rows right stay at the share of one class until the head begins to tell classes apart: a rest before it."""
+    plateau = (0.33, 0.33, 0.33, 0.33, 0.33, 0.34, 0.34, 0.34)
+    for commonest, expected in ((0.33, []), (0.1, ["head-too-weak"]), (None, ["head-too-weak"])):
+        figures = trained(plateau)
+        figures["training"]["commonest"] = commonest
+        assert codes(figures) == expected
+
+
+def test_a_probing_whose_energy_goes_on_to_fall_is_not_at_rest():
+    for energies, expected in (((0.9, 0.8, 0.7), []), ((0.9, 0.8, 0.79), ["head-too-weak"])):
+        figures = trained(WEAK, taus=(1, 5, 10))
+        for row, energy in zip(figures["training"]["probing"]["taus"], energies, strict=True):
+            row["energy"] = energy
+        assert codes(figures) == expected
+
+
+def test_too_weak_is_said_of_the_head_that_training_began_from():
+    """Not of the rows that were right while the head of the twin moved."""
+    assert codes(trained(WEAK, start=0.67)) == []
+    (said,) = guide(trained(WEAK, start=0.42))
+    assert (said.value, said.title) == (0.42, "The prepared head fits 42 % of the training rows.")
+    assert codes(trained(WEAK, start=0.1, chosen=0, taus=(0, 10))) == []  # a random head is not prepared
 
 
 def test_advice_names_what_to_type():

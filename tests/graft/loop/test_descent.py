@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -94,19 +95,20 @@ def convolution() -> nn.Module:
 
 
 def test_the_moving_average_is_that_of_the_weights_after_every_step() -> None:
-    """a = β a + (1 − β) w from a = w₀ on, running statistics averaged too and counts taken as they are: what is scored
-    after an epoch, and what is left at the end."""
+    """a = b a + (1 − b) w from a = w₀ on with b = min(β, (1 + t) / (10 + t)), running statistics averaged too and
+    counts taken as they are: what is scored after an epoch, and what is left at the end."""
     module, rows, beta = convolution(), stripes(), 0.8
     average = {name: value.double() for name, value in module.state_dict().items()}
     last: dict[str, Tensor] = {}
 
-    def follow(*_: object) -> None:
+    def follow(done: int, *_: object) -> None:
+        now = min(beta, done / (done + 9))
         for name, value in module.state_dict().items():
             last[name] = value.clone()
             moves = value.is_floating_point()
-            average[name] = beta * average[name] + (1 - beta) * value.double() if moves else value.double()
+            average[name] = now * average[name] + (1 - now) * value.double() if moves else value.double()
 
-    config = TrainConfig(epochs=3, batch_size=16, optimiser=Optimiser(lr=0.1), loop=Loop(average=beta))
+    config = TrainConfig(epochs=15, batch_size=16, optimiser=Optimiser(lr=0.1), loop=Loop(average=beta))
     outcome = train(module, rows, config, validation=rows, progress=follow)
     for name, value in module.state_dict().items():
         torch.testing.assert_close(value.double(), average[name], rtol=1e-5, atol=1e-6)
@@ -115,6 +117,19 @@ def test_the_moving_average_is_that_of_the_weights_after_every_step() -> None:
     with torch.no_grad():
         right = module(rows.inputs(torch.arange(len(rows)))).argmax(1) == rows.labels
     assert outcome.history[-1].validation_score == pytest.approx(float(right.double().mean()), abs=1e-12)
+
+
+def test_a_short_training_is_averaged_over_its_own_weights() -> None:
+    """What is left of the weights before the first of n steps is Π (1 + t) / (10 + t) = n! 9! / (n + 9)!: a billionth
+    after 30, where β alone leaves .999³⁰ = .97."""
+    module = nn.ParameterDict({"w": torch.ones(1, dtype=torch.float64)})
+    average = Average.of(module, 0.999)
+    with torch.no_grad():
+        module["w"].zero_()
+    for step in range(30):
+        average.update(module, step)
+    left = math.factorial(30) * math.factorial(9) / math.factorial(39)
+    assert average.tensors["w"].item() == pytest.approx(left, rel=1e-9)
 
 
 def test_products_in_bfloat16_leave_weights_of_float32_near_those_of_float32() -> None:
@@ -142,7 +157,7 @@ def test_complex_weights_are_averaged_too() -> None:
     average = Average.of(module, 0.75)
     with torch.no_grad():
         module["w"].copy_(torch.tensor([5 - 2j]))
-    average.update(module)
+    average.update(module, 100)
     assert average.tensors["w"].item() == 2 + 1j
 
 
@@ -152,7 +167,7 @@ def test_infinities_that_stay_are_averaged_to_themselves() -> None:
     average = Average.of(module, 0.75)
     with torch.no_grad():
         module.weight[0] = 3.0
-    average.update(module)
+    average.update(module, 100)
     assert average.tensors["weight"].tolist() == [1.5, -torch.inf, torch.inf]
 
 

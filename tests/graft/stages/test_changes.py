@@ -67,6 +67,7 @@ def test_an_optimiser_by_name_changes_nothing_else_and_a_whole_one_is_taken_whol
     train = FINETUNE.altered(optimiser=whole, schedule=schedule, loop=Loop(average=0.9), patience=2).train
     assert train.config == replace(plain, optimiser=whole, schedule=schedule, loop=Loop(average=0.9, patience=2))
     assert FINETUNE.altered(optimiser=Optimiser(clip=1.0)).train.lrs == FINETUNE.train.lrs
+    assert FINETUNE.altered(optimiser=Optimiser(lr=1e-5), lr=1e-5).train.lrs == (1e-5,)
 
 
 def test_an_optimiser_brings_its_own_rates_to_choose_from_and_leaves_those_that_somebody_fixed():
@@ -136,6 +137,12 @@ def test_the_pages_example_of_a_recipe_trains(tmp_path, monkeypatch):
     assert run.record.figures["training"]["runs"][0]["steps"] == 4
 
 
+@pytest.mark.parametrize("given", [{"shift": 1.5}, {"shift": "4"}, {"shift": True}, {"crop": "1"}, {"crop": np.nan}])
+def test_an_augmentation_of_no_pixels_or_shares_is_refused(given):
+    with pytest.raises(RecipeError, match=r"a shift of 0 or more whole pixels; got crop=.*, shift=.*"):
+        Augment(**given)
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "words"),
     [
@@ -150,11 +157,16 @@ def test_the_pages_example_of_a_recipe_trains(tmp_path, monkeypatch):
         ("finetune", {"augment": "shift=x"}, "cannot be read"),
         ("finetune", {"augment": "crop=2"}, "out of range"),
         ("finetune", {"probe_augmented": True}, "nothing to probe augmented"),
-        ("finetune", {"smoothing": 1.0}, "smoothing is out of range"),
+        ("finetune", {"smoothing": 1.0}, r"--smoothing 1.0 is out of range; expected a number in \[0, 1\)"),
         ("scratch", {"smoothing": 0.1}, "the head is not probed.*--smoothing with tau 0.*give a --tau"),
         ("finetune", {"tau": 0, "smoothing": 0.1}, "the head is not probed"),
         ("finetune", {"tau": 0, "probe_augmented": True, "augment": "flip"}, "--probe-augmented with tau 0"),
-        ("finetune", {"train_smoothing": -0.1}, "label_smoothing is out of range"),
+        ("finetune", {"train_smoothing": -0.1}, "--train-smoothing -0.1 is out of range"),
+        ("finetune", {"train_smoothing": np.nan}, "--train-smoothing nan is out of range"),
+        ("finetune", {"tau": 10**20}, "tau is out of range; expected 0 to 1,000,000 epochs, or auto"),
+        ("finetune", {"tau": 10**6 + 1}, "tau is out of range"),
+        ("finetune", {"steps": 10**20}, "steps is out of range; expected at most 1,000,000,000"),
+        ("finetune", {"epochs": 10**9 + 1}, "epochs is out of range"),
         ("finetune", {"patience": 0}, "patience is out of range"),
         ("finetune", {"steps": 3, "epochs": 1}, "two lengths"),
         ("finetune", {"optimiser": "adam"}, "optimiser is out of range; expected sgd or adamw"),
@@ -164,6 +176,7 @@ def test_the_pages_example_of_a_recipe_trains(tmp_path, monkeypatch):
         ("finetune", {"freeze": ["a.*", 1]}, "no list of patterns"),
         ("finetune", {"steps": 4.5}, "steps 4.5 is of type float; expected a whole number"),
         ("finetune", {"lr": [0.1, 0.2]}, r"lr \[0.1, 0.2\] is of type list; expected a number"),
+        ("finetune", {"optimiser": Optimiser(kind="adamw", lr=1e-5)}, r"lr=1e-05\).*say lr=1e-05 beside"),
         ("finetune", {"loop": 1}, "expected a Loop"),
         ("finetune", {"augment": 1}, "expected an Augment"),
     ],

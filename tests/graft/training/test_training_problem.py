@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -356,6 +357,26 @@ def test_a_rate_that_diverges_is_left_out_and_said(tmp_path):
     assert any(run["status"] == "diverged" for run in head.figures(None, None)["training"]["runs"])
     with pytest.raises(RecipeError, match=r"^the training diverged: .*lower learning rate"):
         problem(manifest, tmp_path, train=replace(QUICK, lrs=(1e30,))).solve()
+
+
+@pytest.mark.parametrize("patience", [None, 3])
+def test_a_training_that_gives_no_model_says_how_it_ended_and_what_to_do(tmp_path, monkeypatch, patience):
+    """Rows are NaN from the second epoch on. Nothing is said of weights: those of the first are nobody's model."""
+    inputs = ManifestRows.inputs
+
+    def poisoned(self, index, epoch=None, seed=0):
+        values = inputs(self, index, epoch, seed)
+        return values * torch.nan if epoch else values
+
+    monkeypatch.setattr(ManifestRows, "inputs", poisoned)
+    config = replace(CONFIG, steps=None, epochs=4, loop=Loop(patience=patience))
+    with pytest.raises(RecipeError) as caught:
+        problem(toy_manifest(60), tmp_path, train=replace(QUICK, config=config, lrs=(0.5,))).solve()
+    assert re.fullmatch(
+        r"the training diverged: the loss became nan at step \d+ of \d+ \(epoch 2, learning rate 0\.\d+\)\. "
+        r"To mend it: try a lower learning rate, such as --lr 0\.05, and look for extreme input values\.",
+        str(caught.value),
+    )
 
 
 def test_regression_and_multilabel_labels_go_all_the_way(tmp_path):

@@ -469,6 +469,21 @@ def test_statistics_that_are_asked_for_are_those_of_layers_that_keep_theirs():
     assert regraft.graft.prepare(manifest, normed(), method=still)
 
 
+def test_where_all_weights_are_drawn_anew_normalisation_follows_the_batches(tmp_path):
+    """There are no statistics yet that could stay: with mean 0 and variance 1 nothing would be normalised."""
+    manifest, scratch = toy_manifest(24), quick("scratch").altered(batchnorm="frozen", steps=4)
+    said = r"has no BatchNorm, whose statistics.*, but in blocks drawn anew.*--batchnorm frozen.*leave --batchnorm"
+    with pytest.raises(RecipeError, match=said):
+        regraft.graft.prepare(manifest, normed(), method=scratch)
+    own = regraft.adapt(manifest, normed(), method=replace(scratch, name="of my own"), cache=tmp_path)
+    usual = regraft.adapt(manifest, normed(), method=quick("scratch").altered(steps=4), cache=tmp_path)
+    for name, value in usual.adapted.network.buffers.items():
+        assert torch.equal(own.adapted.network.buffers[name], value)
+    means = [value for name, value in own.adapted.network.buffers.items() if name.endswith("running_mean")]
+    assert means
+    assert all(value.abs().max() > 0 for value in means)
+
+
 class Passing(torch.nn.Module):
     """Two layers; ``between`` them, and ``behind`` the last one, whatever its author wrote."""
 

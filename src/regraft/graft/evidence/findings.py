@@ -13,7 +13,7 @@ from regraft.graft.evidence.context import Context, Scanned
 from regraft.graft.evidence.data_findings import DATA_CHECKS, ROW_CHECKS
 from regraft.graft.evidence.guide import guide
 from regraft.graft.evidence.instruments import instrument_findings
-from regraft.graft.evidence.score_findings import SCORE_CHECKS, no_better_than_constant
+from regraft.graft.evidence.score_findings import SCORE_CHECKS, no_better_than_constant, of_one_class
 from regraft.record import Finding
 
 __all__ = ["check", "check_rows"]
@@ -42,8 +42,10 @@ def _looked(checks: Iterable[Callable[[_Seen], Iterator[Finding]]], seen: _Seen)
 
 
 def _own(context: Context) -> Iterator[Finding]:
-    yield from context.evaluation.head.findings()
-    guesses, training = no_better_than_constant(context), context.figures.get("training", {})
+    of_head, training = tuple(context.evaluation.head.findings()), context.figures.get("training", {})
+    yield from of_head
+    guesses = no_better_than_constant(context) or of_one_class(context)  # by which nothing is told of the features
+    guesses |= any(finding.code == "one-class-chooses" for finding in of_head)
     if (chosen := context.figures.get("selection")) is not None:
         trained = any(run["kept"] for run in training.get("runs", ()))
         yield from selection_findings(chosen, trained=trained, guesses=guesses)

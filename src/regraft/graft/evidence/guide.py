@@ -7,7 +7,7 @@ figures alone, so a saved record gives the same advice as the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regraft.graft.evidence.advice import sees_labels
@@ -16,12 +16,14 @@ from regraft.record import Finding
 __all__ = ["guide"]
 
 _ALL = 0.995  # an accuracy that is written as 100 %
+_SURE = 0.9  # mean p[y] from which little energy is left: all rows may be right by a hair, and almost all of it there
 _MOST, _FAST = 0.9, 4  # "HP-train-acc converges to 90%+ very fast": the paper's grid of τ is 0, 1, 2, 4, …
 _TOLD = (
     0.5  # of the rows that the commonest class, named for all, would get wrong: so many right are no fit of it alone
 )
 _WEAK = 0.5
 _LONG, _SETTLED = 8, 0.05  # epochs of probing before it may be called settled: its second half gains less than this
+_RESTS = 0.95  # of the energy at half of a probing is there at its end: below it the head goes on learning
 _LOW = 0.5  # of the depth
 _LAYERS = {"mlp": "a hidden layer", "aspp": "layers that look around each position"}
 
@@ -48,6 +50,9 @@ def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
     accuracy, probing = _start(trained), trained.get("probing")
     if accuracy is None or accuracy < max(_ALL, _fitted(trained)) or (probing is not None and len(probing["taus"]) > 1):
         return  # among several τ the held-out rows have chosen already
+    truth = _truth(trained)
+    if truth is None or truth < _SURE:
+        return
     way = "--method finetune, which probes the head" if probing is None else f"a --tau below {probing['chosen']}"
     yield Finding(
         "energy-exhausted",
@@ -55,17 +60,18 @@ def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
         "advice",
         accuracy,
         "of the training rows",
-        detail="Predictions that already equal the labels leave no energy: the features hardly adapt, which is right "
-        "only where they fit the task as they are.",
+        detail=f"It gave the right class at least {int(100 * truth)} % on average, which leaves little energy: the "
+        "features hardly adapt, which is right only where they fit the task as they are.",
         advice=f"Try {way}, or --tau auto, and keep it if the held-out score agrees.",
     )
 
 
 def _weak(trained: Mapping[str, Any]) -> Iterator[Finding]:
-    probing = trained.get("probing")
-    accuracy = _start(trained) if probing is None else _settled(probing["curve"])
+    accuracy, probing = _start(trained), trained.get("probing")
     stronger = "mlp" if probing is None else probing.get("stronger", "mlp")
     if accuracy is None or accuracy >= _WEAK or stronger is None:
+        return
+    if probing is not None and not _settled(probing, float(trained.get("commonest") or 0.0)):
         return
     layers = _LAYERS[stronger]
     way = "--method finetune with --head mlp" if probing is None else f"a head with {layers} (--head {stronger})"
@@ -153,12 +159,26 @@ def _fitted(trained: Mapping[str, Any]) -> float:
     return commonest + _TOLD * (1 - commonest)
 
 
-def _settled(curve: Sequence[float | None]) -> float | None:
-    """The accuracy at the end of a probing that had come to rest."""
-    known = [value for value in curve if value is not None]
-    if len(known) < _LONG or known[-1] - known[len(known) // 2] > _SETTLED:
-        return None
-    return known[-1]
+def _truth(trained: Mapping[str, Any]) -> float | None:
+    """What that head gave the right class on average, or a bound below it: ``p[y] ≥ 1 − ‖e_y − p‖``."""
+    seen, probing = trained.get("instruments") or {}, trained.get("probing")
+    truth = (seen.get("energy") or {}).get("truth")
+    if truth is None and probing is not None:
+        left = next((row.get("energy") for row in probing["taus"] if row["tau"] == probing["chosen"]), None)
+        truth = None if left is None else 1 - left
+    return None if truth is None else float(truth)
+
+
+def _settled(probing: Mapping[str, Any], commonest: float) -> bool:
+    """Whether training began from a probed head, and its probing came to rest: below half of the rows, but not where
+    a head that has hardly begun is, which names one class, nor with energy that goes on to fall."""
+    known = [value for value in probing["curve"] if value is not None]
+    if probing["chosen"] == 0 or len(known) < _LONG or known[-1] - known[len(known) // 2] > _SETTLED:
+        return False
+    energies = [row.get("energy") for row in probing["taus"] if 2 * row["tau"] >= len(probing["curve"])]
+    left = [value for value in energies if value is not None]
+    falls = len(left) > 1 and left[-1] < _RESTS * left[0]
+    return commonest + _SETTLED < known[-1] < _WEAK and not falls
 
 
 def _depths(figures: Mapping[str, Any]) -> list[float]:

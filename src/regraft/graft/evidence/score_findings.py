@@ -13,7 +13,7 @@ from regraft.heads import higher_is_better
 from regraft.record import Finding, counted, figure
 from regraft.wording import some
 
-__all__ = ["SCORE_CHECKS", "no_better_than_constant"]
+__all__ = ["SCORE_CHECKS", "no_better_than_constant", "of_one_class"]
 
 _ENOUGH_ROWS = 5
 _ENOUGH_GROUPS = 8
@@ -114,12 +114,9 @@ def _few_groups(context: Context) -> Iterator[Finding]:
 
 def _one_class(context: Context) -> Iterator[Finding]:
     """Rows that score and are all of one class: always saying it is right."""
-    scored = context.evaluation.main
-    if scored.response.kind not in ("binary", "multiclass"):
-        return
-    counts = scored.response.values.sum(0)
-    if int((counts > 0).sum()) == 1:
-        name = scored.response.classes[int(counts.argmax())]
+    if of_one_class(context):
+        scored = context.evaluation.main
+        name = scored.response.classes[int(scored.response.values.sum(0).argmax())]
         some_rows = (
             f"All {len(scored.rows)} rows that score are" if len(scored.rows) > 1 else "The one row that scores is"
         )
@@ -132,6 +129,12 @@ def _one_class(context: Context) -> Iterator[Finding]:
             detail=f"Always saying {name!r} would be right about them, so the {scored.headline.metric} says little.",
             advice="Score on rows of every class: name another test split, bring more rows, or group them less.",
         )
+
+
+def of_one_class(context: Context) -> bool:
+    """Whether the rows that score are all of one class."""
+    response = context.evaluation.main.response
+    return response.kind in ("binary", "multiclass") and int((response.values.sum(0) > 0).sum()) == 1
 
 
 def _unscored(context: Context) -> Iterator[Finding]:

@@ -83,7 +83,11 @@ class Descent:
 
 @dataclasses.dataclass
 class Average:
-    """``a = beta a + (1 - beta) w`` over a module's floating and complex tensors, beginning with its weights now."""
+    """``a = beta_t a + (1 - beta_t) w`` over a module's floating and complex tensors, beginning with its weights now.
+
+    ``beta_t = min(beta, (1 + t) / (10 + t))`` after t earlier steps, as in TensorFlow's ``ExponentialMovingAverage``:
+    with ``beta`` alone, 90 % of what 100 steps by .999 give would be the weights from before the first.
+    """
 
     beta: float
     tensors: dict[str, Tensor]
@@ -95,16 +99,18 @@ class Average:
         tensors = {name: v.detach().clone() for name, v in module.state_dict().items()}
         return Average(beta, tensors, frozenset(name for name, v in tensors.items() if not all_finite(v)))
 
-    def update(self, module: nn.Module) -> None:
-        """After a step. Integers (counts of batches) are copied; infinities that stay, do."""
+    def update(self, module: nn.Module, earlier: int) -> None:
+        """After a step, with ``earlier`` ones before it. Integers (counts of batches) are copied; infinities that stay,
+        do."""
+        share = 1 - min(self.beta, (1 + earlier) / (10 + earlier))
         for name, value in module.state_dict().items():
             own = self.tensors[name]
             if not (value.is_floating_point() or value.is_complex()):
                 own.copy_(value)
             elif name in self.infinite:  # ∞ - ∞ is no number
-                own.copy_(torch.where(own == value, own, own.lerp(value.detach(), 1 - self.beta)))
+                own.copy_(torch.where(own == value, own, own.lerp(value.detach(), share)))
             else:
-                own.lerp_(value.detach(), 1 - self.beta)
+                own.lerp_(value.detach(), share)
 
     @contextlib.contextmanager
     def inside(self, module: nn.Module) -> Iterator[None]:

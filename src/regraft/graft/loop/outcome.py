@@ -50,6 +50,8 @@ def went_on(steps: int) -> Finding:
 
 
 class DivergedError(RegraftError, ArithmeticError):
-    """A loss, a weight or an output is no longer finite. ``outcome`` holds what was reached until then."""
+    """A loss, a weight or an output is no longer finite. ``how`` says at which step, without what is kept, which is the
+    run's own affair; ``outcome`` holds what was reached until then."""
 
+    how: str
     outcome: Outcome

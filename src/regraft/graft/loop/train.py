@@ -272,7 +272,7 @@ class Training:
             self.watch.gradients(self.step)
         self.descent.step(self.config.schedule.scale(self.step, self.total))
         if self.average is not None:
-            self.average.update(self.module)
+            self.average.update(self.module, self.step)
         self.step += 1
         for index, amount in enumerate((value * len(batch), right, len(batch))):
             self.sums[index] += amount
@@ -402,13 +402,16 @@ class Training:
             kept = f"the best weights (epoch {self.best}) are kept{where}"
         self.module.eval()
         rate = self.config.optimiser.lr * self.config.schedule.scale(step - 1, self.total)
-        error = DivergedError(
+        how = (
             f"training diverged: {what} at step {step} of {self.total} (epoch {(step - 1) // self.per_epoch + 1}, "
-            f"learning rate {rate:.3g}); {kept}",
+            f"learning rate {rate:.3g})"
+        )
+        error = DivergedError(
+            f"{how}; {kept}",
             do=f"try a lower learning rate, such as {self.config.optimiser.lr / 10:.3g}, or more warm-up "
             "steps, and look for extreme input values",
         )
-        error.outcome = self.outcome("diverged", str(error))
+        error.how, error.outcome = how, self.outcome("diverged", str(error))
         raise error
 
     def outcome(self, status: Status, message: str) -> Outcome:

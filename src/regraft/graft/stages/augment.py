@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regraft.errors import RecipeError
+from regraft.graft.stages.config import is_number, is_whole
 from regraft.network import ImagePreprocess, Preprocess
 
 __all__ = ["Augment", "check_shift", "not_augmented", "uniforms"]
@@ -49,7 +50,7 @@ class Augment:
             CVPR 2015); 1 leaves it out.
 
     Raises:
-        RecipeError: a crop outside (0, 1], a negative shift.
+        RecipeError: a crop outside (0, 1], a shift that is negative or no whole number.
     """
 
     shift: int = 0
@@ -57,11 +58,11 @@ class Augment:
     crop: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.crop <= 1 or self.shift < 0:
+        if not (is_number(self.crop) and 0 < self.crop <= 1 and is_whole(self.shift, 0)):
             raise RecipeError(
                 "the augmentation is out of range",
-                expected="a crop above 0, at most 1, and a shift of 0 or more",
-                got=f"crop={self.crop}, shift={self.shift}",
+                expected="a crop above 0, at most 1, and a shift of 0 or more whole pixels",
+                got=f"crop={self.crop!r}, shift={self.shift!r}",
             )
 
     @staticmethod

@@ -50,9 +50,10 @@ class Changes:
         augment: of images in training, or its text (``flip,shift=4,crop=0.5``).
         train_smoothing: of the labels in training.
         train_batch: its rows a step; of masks 16 at most.
-        optimiser: by name (``sgd``, ``adamw``) with all else as it was, or all of it but its rate. Where the rates to
-            choose from are the other kind's defaults, those of this one (:data:`ADAM_RATES`, or
-            :data:`~regraft.graft.stages.training.SGD_RATES`) take their place; rates that somebody fixed stay.
+        optimiser: by name (``sgd``, ``adamw``) with all else as it was, or all of it but its rate, which is what ``lr``
+            says: one of its own is refused without. Where the rates to choose from are the other kind's defaults,
+            those of this one (:data:`ADAM_RATES`, or :data:`~regraft.graft.stages.training.SGD_RATES`) take their
+            place; rates that somebody fixed stay.
         schedule, loop: of the training. ``patience`` is put into the loop; without one in either it stays.
     """
 
@@ -89,8 +90,17 @@ class Changes:
         ):
             if value is not None and value not in known:
                 raise RecipeError(f"{name} {value!r} is unknown", expected=" or ".join(known))
+        for option, share in (("--smoothing", self.smoothing), ("--train-smoothing", self.train_smoothing)):
+            if share is not None and not 0 <= share < 1:
+                raise RecipeError(f"{option} {share!r} is out of range", expected="a number in [0, 1)")
         if self.steps is not None and self.epochs is not None:
             raise RecipeError("the training has two lengths", expected="--steps or --epochs", got="both")
+        given = self.optimiser.lr if isinstance(self.optimiser, Optimiser) else Optimiser.lr
+        if self.lr is None and given != Optimiser.lr:
+            raise RecipeError(
+                "the optimiser's own rate would not be used: several are tried", got=f"Optimiser(lr={given!r})",
+                do=f"say lr={given!r} beside the optimiser to fix it, or leave it out of the optimiser",
+            )  # fmt: skip
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from regraft.errors import RecipeError
 from regraft.graft.options import check_seed
 
-__all__ = ["Loop", "Optimiser", "Schedule", "TrainConfig", "Tuning"]
+__all__ = ["LONGEST", "Loop", "Optimiser", "Schedule", "TrainConfig", "Tuning", "is_number", "is_whole"]
+
+#: The most steps or epochs of a training: more is a slip of the key, and nobody would see its end.
+LONGEST = 10**9
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number of Python's, which has a JSON form; True and False are none."""
+    largest = sys.float_info.max
+    return isinstance(value, int | float) and not isinstance(value, bool) and -largest <= value <= largest
+
+
+def is_whole(value: Any, least: int) -> bool:
+    """Whether it is a whole number of Python's, at least ``least``."""
+    return is_number(value) and isinstance(value, int) and value >= least
 
 
 @dataclass(frozen=True)
@@ -84,8 +99,8 @@ class Loop:
         accumulate: a batch goes through the network in so many parts, whose gradients add up: memory for time.
         precision: ``float32``, or ``bfloat16`` for the products of the forward pass (torch's autocast; weights,
             gradients and steps stay float32).
-        average: beta of an exponential moving average of the weights, ``a = beta a + (1 - beta) w`` after each step;
-            the average is what is scored and kept.
+        average: beta of an exponential moving average of the weights, ``a = b a + (1 - b) w`` after each step with
+            ``b = min(beta, (1 + t) / (10 + t))`` and t steps before it; the average is what is scored and kept.
         patience: stop after so many epochs without a better validation score, and keep the best epoch's weights.
     """
 
@@ -114,31 +129,37 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         length = self.steps if self.epochs is None else self.epochs
-        if (self.epochs is None) == (self.steps is None) or length is None or length < 1:
+        if (self.epochs is None) == (self.steps is None) or not is_whole(length, 1):
             raise RecipeError(
                 "the training has no length",
-                expected="either epochs or steps, at least 1",
-                got=f"epochs={self.epochs}, steps={self.steps}",
+                expected="either epochs or steps, a whole number, at least 1",
+                got=f"epochs={self.epochs!r}, steps={self.steps!r}",
             )
+        optimiser, schedule, loop = self.optimiser, self.schedule, self.loop
+        lr, momentum, decay, clip = optimiser.lr, optimiser.momentum, optimiser.weight_decay, optimiser.clip
+        layers, milestones, factor = optimiser.layer_decay, schedule.milestones, schedule.factor
+        size, parts, beta, patience = self.batch_size, loop.accumulate, loop.average, loop.patience
+        places = isinstance(milestones, list | tuple) and all(is_number(p) and 0 <= p <= 1 for p in milestones)
+        smoothing = self.label_smoothing
         checks = (
-            ("batch_size", self.batch_size, self.batch_size >= 1, "at least 1"),
-            ("lr", self.optimiser.lr, 0 < self.optimiser.lr < math.inf, "a positive number"),
-            ("momentum", self.optimiser.momentum, 0 <= self.optimiser.momentum < 1, "a number in [0, 1)"),
-            ("weight_decay", self.optimiser.weight_decay, self.optimiser.weight_decay >= 0, "0 or more"),
-            ("warmup", self.schedule.warmup, self.schedule.warmup >= 0, "0 or more steps"),
-            ("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "a number in [0, 1)"),
-            ("schedule", self.schedule.kind, self.schedule.kind in ("cosine", "step", "constant"),
-             "cosine, step or constant"),
-            ("optimiser", self.optimiser.kind, self.optimiser.kind in ("sgd", "adamw"), "sgd or adamw"),
-            ("clip", self.optimiser.clip, self.optimiser.clip is None or self.optimiser.clip > 0, "a positive number"),
-            ("layer_decay", self.optimiser.layer_decay, 0 < self.optimiser.layer_decay <= 1, "a number in (0, 1]"),
-            ("accumulate", self.loop.accumulate, 1 <= self.loop.accumulate <= self.batch_size,
-             "1 to the batch size"),
-            ("precision", self.loop.precision, self.loop.precision in ("float32", "bfloat16"), "float32 or bfloat16"),
-            ("average", self.loop.average, self.loop.average is None or 0 < self.loop.average < 1,
-             "a number in (0, 1)"),
-            ("patience", self.loop.patience, self.loop.patience is None or self.loop.patience >= 1, "at least 1"),
-        )  # fmt: skip
+            ("epochs" if self.steps is None else "steps", length, (length or 0) <= LONGEST, f"at most {LONGEST:,}"),
+            ("batch_size", size, is_whole(size, 1), "a whole number, at least 1"),
+            ("lr", lr, is_number(lr) and lr > 0, "a positive number"),
+            ("momentum", momentum, is_number(momentum) and 0 <= momentum < 1, "a number in [0, 1)"),
+            ("weight_decay", decay, is_number(decay) and decay >= 0, "a number, 0 or more"),
+            ("warmup", schedule.warmup, is_whole(schedule.warmup, 0), "a whole number of steps, 0 or more"),
+            ("a milestone", milestones, places, "fractions of the run, each a number in [0, 1]"),
+            ("factor", factor, is_number(factor) and factor > 0, "a positive number"),
+            ("label_smoothing", smoothing, is_number(smoothing) and 0 <= smoothing < 1, "a number in [0, 1)"),
+            ("schedule", schedule.kind, schedule.kind in ("cosine", "step", "constant"), "cosine, step or constant"),
+            ("optimiser", optimiser.kind, optimiser.kind in ("sgd", "adamw"), "sgd or adamw"),
+            ("clip", clip, clip is None or (is_number(clip) and clip > 0), "a positive number"),
+            ("layer_decay", layers, is_number(layers) and 0 < layers <= 1, "a number in (0, 1]"),
+            ("accumulate", parts, is_whole(parts, 1) and is_whole(size, parts), "a whole number, 1 to the batch size"),
+            ("precision", loop.precision, loop.precision in ("float32", "bfloat16"), "float32 or bfloat16"),
+            ("average", beta, beta is None or (is_number(beta) and 0 < beta < 1), "a number in (0, 1)"),
+            ("patience", patience, patience is None or is_whole(patience, 1), "a whole number, at least 1"),
+        )
         check_seed(self.seed)
         object.__setattr__(self, "seed", int(self.seed))  # numpy's whole numbers have no JSON form
         for name, value, good, expected in checks:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from regraft.errors import RecipeError
 from regraft.graft.stages.augment import Augment
-from regraft.graft.stages.config import Optimiser, TrainConfig, Tuning
+from regraft.graft.stages.config import Optimiser, TrainConfig, Tuning, is_whole
 
 __all__ = ["SGD_RATES", "TAUS", "Probe", "Reinitialise", "Train"]
 
@@ -15,6 +15,7 @@ __all__ = ["SGD_RATES", "TAUS", "Probe", "Reinitialise", "Train"]
 TAUS: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 200)
 #: Learning rates to choose from by SGD: from a backbone as it comes, and from one whose every weight was drawn anew.
 SGD_RATES: tuple[tuple[float, ...], tuple[float, ...]] = ((3e-2, 1e-2, 3e-3), (1e-1, 3e-2, 1e-2))
+_LONGEST = 10**6  # epochs of head probing, beyond which a τ is a slip of the key
 
 
 def _fine_tuning() -> TrainConfig:
@@ -54,7 +55,8 @@ class Probe:
             unless its configuration says otherwise, and its η should be no less than this one.
 
     Raises:
-        RecipeError: a τ or a number of units below 0, or smoothing outside [0, 1).
+        RecipeError: a τ that is no whole number from 0 to 1,000,000, a number of units below 0, or smoothing outside
+            [0, 1).
     """
 
     tau: int | Literal["auto"] = "auto"
@@ -70,9 +72,9 @@ class Probe:
     yields: ClassVar[tuple[str, ...]] = ("readout",)
 
     def __post_init__(self) -> None:
-        wrong = [tau for tau in self.candidates if not isinstance(tau, int) or tau < 0]
+        wrong = [tau for tau in self.candidates if not (is_whole(tau, 0) and tau <= _LONGEST)]
         if wrong or not self.taus:
-            raise RecipeError("tau is out of range", expected="0 epochs or more, or auto", got=repr(wrong))
+            raise RecipeError("tau is out of range", expected=f"0 to {_LONGEST:,} epochs, or auto", got=repr(wrong))
         if self.hidden < 0:
             raise RecipeError("the hidden layer is out of range", expected="0 units or more", got=repr(self.hidden))
         if not 0 <= self.smoothing < 1:

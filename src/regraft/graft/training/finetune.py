@@ -73,6 +73,7 @@ def finetune(
     task: Task | None = None,
     rows: ManifestRows | None = None,
     checkpoint: Path | None = None,
+    resume: bool = True,
     progress: Progress | None = None,
     on_epoch: OnEpoch | None = None,
     watch: Instruments | None = None,
@@ -89,6 +90,7 @@ def finetune(
         task: the metric, class weights and groups; the kind's default metric otherwise.
         rows: the manifest's rows, decoded already.
         checkpoint: a folder; the same call resumes from it bit for bit.
+        resume: go on from the checkpoint there; ``False`` begins anew.
         progress: called after each step with (steps done, steps in all, loss).
         on_epoch: called with (epoch, module) before the first step and after each epoch.
         watch: what looks on; it changes nothing, and says afterwards what it saw.
@@ -96,7 +98,7 @@ def finetune(
     Raises:
         DivergedError: the loss, a weight or an output became NaN or infinite.
         DataError: inputs that the network does not read, or labels that the head does not have.
-        RecipeError: settings that do not fit.
+        RecipeError: settings that do not fit, or a checkpoint of another run.
     """
     target = _fitting(adapted, manifest, "task")
     if validation is not None:
@@ -109,7 +111,7 @@ def finetune(
     if watch is not None:
         run.watch = watch
         watch.begin(module, rows)
-    run.open()
+    run.open(resume)
     began, before = time.perf_counter(), run.step
     outcome = run.advance(progress=progress, on_epoch=on_epoch)
     if held is None:

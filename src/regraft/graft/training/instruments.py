@@ -144,7 +144,7 @@ class Instruments:
         """Seconds, and rows through the network, that a training of so many rows will take of them, at the pace of
         :meth:`begin` on these rows."""
         here = len(self._there()[1])
-        noted = [epoch for epoch in range(1, epochs + 1) if epoch & (epoch - 1) == 0]
+        noted = [2**power for power in range(epochs.bit_length())]
         looks = 2 + len(noted)  # at the start, after these epochs, at the end
         more = min(PROBES, rows) / min(PROBES, here)
         wider = min(ENERGY_ROWS, rows) / min(ENERGY_ROWS, here)

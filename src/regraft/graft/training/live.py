@@ -80,7 +80,7 @@ def live_heads(
         try:
             run.advance(tau * run.per_epoch, progress=lambda *_: work.step(), sparing=True)
         except DivergedError as error:
-            said = error.what
+            said = error.how
             break
         finally:
             spent += run.step - before

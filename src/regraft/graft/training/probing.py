@@ -152,7 +152,7 @@ def trajectory(
     try:
         outcome = train(module, rows, config, objective=objective, on_epoch=keep)
     except DivergedError as error:
-        outcome, said = error.outcome, error.what
+        outcome, said = error.outcome, error.how
     return Heads.along(kept, outcome.history, said)
 
 

@@ -200,7 +200,7 @@ class Trial:
             else:
                 self.value, self.outputs = run.judged(self.held)
         except DivergedError as error:
-            self.said, self.outcome = error.what, error.outcome
+            self.said, self.outcome = error.how, error.outcome
             return None
         finally:
             if judges is not None:

@@ -52,7 +52,8 @@ def whole_trainings(
         if not any(_ahead(other, made[0][0]) for other in others):
             break
     if not made:
-        do, said = "try a lower learning rate with --lr", ranking[0].said
+        lower, said = min(trial.key[0] for trial in ranking) / 10, ranking[0].said
+        do = f"try a lower learning rate, such as --lr {lower:.3g}, and look for extreme input values"
         if len(ranking) == 1:
             raise RecipeError(f"the {said}", do=do)
         raise RecipeError("every candidate of the training diverged", got=said, do=do)
