@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import factorise
-from regraft.heads.gp.forms import KernelForm, check_pairs, check_symmetric, columns, form_of, noise_of
+from regraft.heads.gp.forms import KernelForm, check_pairs, check_symmetric, columns, finite, form_of, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free, mixed
 from regraft.heads.gp.system import System
 from regraft.heads.readout import Status
@@ -285,10 +285,14 @@ def _check_noise(noise: Tensor) -> None:
 
 
 def mean_diagonal(kernel: Operator) -> Tensor:
-    """tr K / n, estimated from eight random signs a row: good enough for a floor."""
+    """tr K / n, estimated from eight random signs a row: good enough for a floor.
+
+    Raises:
+        SolverError: it is not finite.
+    """
     generator = torch.Generator().manual_seed(0)
     signs = random_signs(kernel, 8, generator)
-    return (signs * kernel.apply(signs)).mean().to(device="cpu", dtype=torch.float64)
+    return finite((signs * kernel.apply(signs)).mean(), "a product with a kernel")
 
 
 def least_noise(level: Tensor, dtype: torch.dtype) -> Tensor:
