@@ -703,6 +703,17 @@ def test_no_blocks_no_rows_no_logits() -> None:
         Tangent(residual().without_head(), "layer1.1.*", residual().example(2))
 
 
+def test_of_the_embedding_a_pattern_that_matches_others_leaves_the_heads_out() -> None:
+    network = made(Rooted(), (3,))
+    batch = network.example(3).abs()
+    below = ("first.weight", "first.bias")
+    assert Tangent(network, "*", batch, of="embedding").names == below
+    assert Tangent(network, ["*.weight"], batch, of="embedding").names == below[:1]
+    assert Tangent(network, "*", batch).names == (*below, "last.weight", "last.bias")
+    with pytest.raises(ModelError, match=r"last.weight is the head's: the embedding does not depend on it"):
+        Tangent(network, ["first.*", "last.*"], batch, of="embedding")
+
+
 @pytest.mark.parametrize("module", [nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2)), nn.Identity()])
 def test_nothing_below_the_last_layer_is_said_to_be_so(module: nn.Module) -> None:
     network = from_module(module, ArrayPreprocess((3,)))
