@@ -121,7 +121,8 @@ def condition_design(
         design: Φ.
         targets: y − m(x), (N, C) or (N,).
         noise: variances: a number, (N,) or (N, C). Raised as :func:`regraft.heads.condition` does.
-        prior: standard deviations of the coefficients, one number or numbers by block (1 where not named).
+        prior: standard deviations of the coefficients, one number, or numbers by block or pattern (1 where
+            not named).
         method: ``dense`` writes S out, in chunks of rows, and factorises it: evidence, any number of variances;
             ``cg`` needs only products with Φ; ``auto`` is ``dense`` up to P = 4,000.
         iteration: of ``cg``.

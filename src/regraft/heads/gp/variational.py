@@ -174,7 +174,8 @@ def variational(
         targets: (N, C): rows on the simplex for softmax, numbers from 0 to 1 for sigmoid, numbers for gaussian.
         likelihood: of the targets.
         base: (N, C), the mean function at the rows; zero if ``None``.
-        prior: standard deviations of the coefficients, one number or numbers by block (1 where not named).
+        prior: standard deviations of the coefficients, one number, or numbers by block or pattern (1 where
+            not named).
         noise: the variance of a Gaussian likelihood.
         descent: steps, batches, draws and seeds.
         start: means to begin at (a MAP solution, say); zero if ``None``.
