@@ -264,6 +264,24 @@ def test_what_cannot_be_used_is_refused() -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"tol": 0.0}, r"tol .* expected above 0 and below 1; got 0.0"),
+        ({"tol": 2.0}, r"tol .* above 0 and below 1"),
+        ({"tol": float("nan")}, r"tol .* above 0 and below 1"),
+        ({"maxiter": -1}, r"maxiter .* whole number, at least 1; got -1"),
+        ({"rank": 2.5}, r"rank .* whole number, at least 1; got 2.5"),
+        ({"rank": 0}, r"rank .* at least 1; got 0"),
+        ({"probes": -3}, r"probes .* whole number, at least 0; got -3"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, float], said: str) -> None:
+    """A tol of zero was the default, one of two called weights of zero converged."""
+    with pytest.raises(SolverError, match=said):
+        Iteration(**wrong)  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------------- cached variances
 
 
@@ -293,8 +311,9 @@ def test_a_cache_is_never_too_sure_and_tells_its_error() -> None:
         assert cache.excess < before
         before = cache.excess
     assert before < 1e-3
-    with pytest.raises(SolverError):
-        variance_cache(found, 0)
+    for wrong in (0, 3.5):
+        with pytest.raises(SolverError, match=r"rank of a cache.*whole number, at least 1"):
+            variance_cache(found, wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.filterwarnings("ignore::regraft.heads.UnconvergedWarning")

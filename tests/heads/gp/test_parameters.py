@@ -189,6 +189,8 @@ def test_what_cannot_be_used_is_refused() -> None:
         lambda: condition_design(design, Y, torch.ones(3)),
         lambda: condition_design(design, Y, 0.1, 1.0, "lbfgs"),  # type: ignore[arg-type]
         lambda: condition_design(Explicit(X * float("nan")), Y, 0.1),
+        lambda: condition_design(design, Y, 0.1).sample(design, -1),
+        lambda: condition_design(design, Y, 0.1).draw(1.5),  # type: ignore[arg-type]
     ):
         with pytest.raises(SolverError):
             call()

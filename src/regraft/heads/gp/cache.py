@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from regraft.errors import SolverError
+from regraft.heads.gp.forms import check_whole
 from regraft.heads.gp.regression import Posterior
 from regraft.heads.gp.system import System
 from regraft.linear import Operator, Tag, nystrom
@@ -63,9 +63,11 @@ def variance_cache(posterior: Posterior, rank: int = 64, seed: int = 0) -> Varia
         posterior: solved in any way; products with A are all that is needed, and solves for the comparison.
         rank: r, at most n.
         seed: of the directions and of the rows that are compared.
+
+    Raises:
+        SolverError: a rank that is no whole number above zero.
     """
-    if rank < 1:
-        raise SolverError("the rank of a cache of variances", expected="at least 1", got=str(rank))
+    check_whole(rank, "the rank of a cache of variances", 1)
     system, noise = posterior.system, posterior.noise
     found = []
     for number, levels in enumerate(noise):

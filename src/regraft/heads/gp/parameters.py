@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import factorise
-from regraft.heads.gp.forms import KernelForm, columns, noise_of
+from regraft.heads.gp.forms import KernelForm, check_whole, columns, in_range, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free
 from regraft.heads.gp.regression import least_noise, mean_diagonal, raised
 from regraft.heads.gp.system import System
@@ -94,6 +94,7 @@ class CoefficientPosterior:
 
         Papandreou and Yuille, Gaussian Sampling by Local Perturbations (2010): no root of S is needed.
         """
+        check_whole(n, "the number of draws", 1)
         generator = torch.Generator().manual_seed(seed)
         pulls = []
         for _ in range(n):
@@ -128,7 +129,8 @@ def condition_design(
         iteration: of ``cg``.
 
     Raises:
-        SolverError: shapes that do not fit, NaN, or neither prior nor noise above zero.
+        SolverError: shapes that do not fit, NaN, neither prior nor noise above zero, or targets whose squares over the
+            noise are out of float64's range.
     """
     values = columns(targets)
     if tuple(values.shape) != (design.n_rows, design.n_outputs):
@@ -163,6 +165,7 @@ def condition_design(
         least = Blocks.unflatten(solution[0, :, 0].to(device=design.device, dtype=design.dtype), design.shapes)
         missed = values - scaled.apply(least).to(values)
         fit = float((missed.square() / variances).sum()) + float(least.flatten().double().square().sum())
+        fit = in_range(fit, values)
         logs = float(system.log_determinant.sum()) + float(variances.log().sum())
         evidence = -0.5 * (fit + logs + values.numel() * math.log(2 * math.pi))
     parts = [f"{system.size} coefficients, by {system.way}.", status.message, said.strip()]
