@@ -428,6 +428,20 @@ def test_of_few_rows_error_bars_of_one_scale_and_noise_cause_a_warning() -> None
     assert severities == {"averaged": "info", "classes": "warning"}
 
 
+def test_directions_that_are_left_out_may_narrow_error_bars_of_numbers_and_the_finding_says_so() -> None:
+    """Of numbers, whose scales and noises are averaged over; of one scale and noise the others can only narrow."""
+    x, y = arrays(50, "regression")
+    known = with_gradients("tangent-gp", None, LAST)
+    told = {}
+    for by in ("marginal", "loo"):
+        for rank in (2, 512):
+            stages = (replace(s, rank=rank, by=by) if isinstance(s, Posterior) else s for s in known.stages)
+            run = adapt(rows_of(x, y[:, :1], tested=10), network(), method=replace(known, stages=tuple(stages)))
+            (found,) = (finding for finding in run.record.findings if finding.code == "error-bars")
+            told[by, rank] = "widen it: some error bars may be too narrow." in found.detail
+    assert told == {("marginal", 2): True, ("marginal", 512): False, ("loo", 2): False, ("loo", 512): False}
+
+
 def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
     """Two outputs of scales 1 and 50 have a noise each; how derivatives are computed is said as for ``gradient``."""
     x, y = arrays(60, "regression")
