@@ -19,7 +19,6 @@ from regraft.heads import (
     UnconvergedWarning,
     condition,
     condition_design,
-    smaller_space,
 )
 from regraft.linear import Blocks, Dense, Design, FeatureDesign
 
@@ -144,12 +143,6 @@ def test_a_design_that_is_not_finite_is_not_told_to_have_more_noise() -> None:
     for method in ("dense", "cg"):
         with pytest.raises(SolverError, match=r"a product with a kernel; expected finite numbers; got NaN or infinity"):
             condition_design(Explicit(X * torch.nan), torch.ones(len(X), 2), 0.1, method=method)  # type: ignore[arg-type]
-
-
-def test_the_smaller_space_is_told() -> None:
-    assert smaller_space(Explicit(X)) == "parameter"  # 16 coefficients, 50 numbers
-    assert smaller_space(Explicit(X[:8])) == "function"  # 16 numbers: equally many
-    assert smaller_space(Explicit(X[:9])) == "parameter"  # 18 numbers of 9 rows
 
 
 def test_edges_are_answered() -> None:

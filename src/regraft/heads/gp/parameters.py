@@ -5,7 +5,8 @@ With f = Φ w, w ~ N(0, D), D = diag(prior²) by block, noise variances Σ and t
     w | y ~ N(w̄, D^½ S⁻¹ D^½),   S = I + Ψᵀ Σ⁻¹ Ψ,   Ψ = Φ D^½,   w̄ = D^½ S⁻¹ Ψᵀ Σ⁻¹ y.
 
 Maddox et al. (2021), Eq. 2; by the matrix inversion lemma f* has the mean and covariance of
-:func:`regraft.heads.condition` on K = Φ D Φᵀ. Here the system has P unknowns instead of N·C.
+:func:`regraft.heads.condition` on K = Φ D Φᵀ. Here the system has P unknowns instead of N·C; which of the two serves is
+the caller's to say, for the one is asked by designs and the other by kernels.
 """
 
 from __future__ import annotations
@@ -29,16 +30,11 @@ from regraft.linear import Blocks, Design, DiagonalOperator
 from regraft.linear.design import deviations_of
 from regraft.linear.products import one_blas_thread
 
-__all__ = ["CoefficientPosterior", "condition_design", "smaller_space"]
+__all__ = ["CoefficientPosterior", "condition_design"]
 
 _DENSE = 4_000
 _CHUNK_BYTES = 2**26
 """Of Ψ that are written out at once, in its own precision."""
-
-
-def smaller_space(design: Design) -> Literal["function", "parameter"]:
-    """Where the system to be solved is smaller: N·C unknowns in function space, P in parameter space."""
-    return "parameter" if design.n_coefficients < design.n_rows * design.n_outputs else "function"
 
 
 @dataclass(frozen=True, eq=False)
