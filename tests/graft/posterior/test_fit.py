@@ -510,6 +510,16 @@ def test_error_bars_grow_away_from_the_rows() -> None:
     assert far.mean() > 2 * near.mean()
 
 
+def test_copies_of_two_rows_that_one_fold_holds_are_counted_in_the_refusal() -> None:
+    """Another backbone tells copies apart no better: what is wanted first is other rows."""
+    both, labels, _ = problem(outputs=1)
+    copies = torch.arange(24) // 12
+    folds = (torch.arange(24) % 12).clamp(max=1)  # both rows' first copies in one fold
+    fitter = KernelFitter(both.take(copies), labels.take(copies), folds, 1e-2, "ntk", Posterior(by="loo"), 0)
+    with pytest.raises(DataError, match=r"got 2 different rows of 24\. To mend it: bring more rows that differ"):
+        fitter.out_of_fold("tangent-gp", [1.0])
+
+
 @pytest.mark.parametrize("kind", ["constant", "duplicated", "two rows"])
 def test_degenerate_rows_give_numbers_or_a_sentence(kind: str) -> None:
     x, y = arrays(40, "regression")
