@@ -255,7 +255,7 @@ def deviations_of(design: Design, prior: Mapping[str, float] | float) -> dict[st
         ShapeError: a name or pattern by which no block has its deviation, or a number that is none.
     """
     if isinstance(prior, Mapping):
-        patterns = list(reversed(prior))
+        patterns = list(prior)[::-1]
         named = {name: _deciding(name, prior, patterns) for name in design.shapes}
         if idle := [each for each in prior if each not in named.values()]:
             raise ShapeError(
