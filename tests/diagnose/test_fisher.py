@@ -280,8 +280,9 @@ def test_what_does_not_fit_is_refused() -> None:
             kind(network, batch, select="nothing.*")  # type: ignore[operator]
         with pytest.raises(DataError, match="no rows"):
             kind(network, batch[:0])  # type: ignore[operator]
-    with pytest.raises(SolverError, match="positive number"):
-        DifferenceFisher(network, batch, step=0.0)
+    for step in (0.0, float("inf"), float("nan")):
+        with pytest.raises(SolverError, match="finite positive number"):
+            DifferenceFisher(network, batch, step=step)
     with pytest.raises(DataError, match="outputs of a design"):
         Fisher(FeatureDesign({"x": Dense(torch.ones(4, 2))}, n_outputs=3), torch.ones(3, 3))
     with pytest.raises(DataError, match="outputs of a loss"):
@@ -290,6 +291,28 @@ def test_what_does_not_fit_is_refused() -> None:
     for kind in (fisher, DifferenceFisher):
         with pytest.raises(ModelError, match="training mode"):
             kind(network, batch)  # type: ignore[operator]
+
+
+class Rooted(nn.Module):
+    """Finite everywhere, its derivative below zero NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.fc = nn.Linear(2, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(x)
+        return self.fc(torch.where(z > 0, z.sqrt(), torch.zeros_like(z)))
+
+
+def test_derivatives_that_are_not_finite_are_said_to_be_so() -> None:
+    network, batch = made(Rooted(), (2,)), torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    for found, error in (
+        (fisher(network, batch), ModelError),
+        (DifferenceFisher(network, batch), SolverError),
+    ):
+        with pytest.raises(error, match=r"the derivatives of made.*NaN or infinity"):
+            found.apply(torch.ones(21, 1))
 
 
 def test_the_median_of_an_even_number_of_errors_lies_between_the_middle_ones() -> None:

@@ -18,7 +18,7 @@ from tests.network.zoo import Functional, Residual
 from torch import Tensor, nn
 
 from regraft.errors import DataError, ModelError, RecipeError, StoreError
-from regraft.features import Tangent, ntk
+from regraft.features import Tangent, form_error, ntk, ntk_within_rows
 from regraft.features.tangent import graph
 from regraft.features.tangent.engine import Engine
 from regraft.features.tangent.graph import GraphError
@@ -703,6 +703,17 @@ def test_no_blocks_no_rows_no_logits() -> None:
         Tangent(residual().without_head(), "layer1.1.*", residual().example(2))
 
 
+def test_of_the_embedding_a_pattern_that_matches_others_leaves_the_heads_out() -> None:
+    network = made(Rooted(), (3,))
+    batch = network.example(3).abs()
+    below = ("first.weight", "first.bias")
+    assert Tangent(network, "*", batch, of="embedding").names == below
+    assert Tangent(network, ["*.weight"], batch, of="embedding").names == below[:1]
+    assert Tangent(network, "*", batch).names == (*below, "last.weight", "last.bias")
+    with pytest.raises(ModelError, match=r"last.weight is the head's: the embedding does not depend on it"):
+        Tangent(network, ["first.*", "last.*"], batch, of="embedding")
+
+
 @pytest.mark.parametrize("module", [nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2)), nn.Identity()])
 def test_nothing_below_the_last_layer_is_said_to_be_so(module: nn.Module) -> None:
     network = from_module(module, ArrayPreprocess((3,)))
@@ -753,6 +764,61 @@ def test_a_row_that_is_not_finite_is_refused_wherever_it_is() -> None:
             use(tangent)
     with pytest.raises(DataError, match="a batch of 0 rows; expected one at least"):
         Tangent(network, "layer1.1.*", network.example(2), batch_size=0)
+
+
+class Rooted(nn.Module):
+    """The root of what is above zero: below it the output is finite, and its derivative 0 · ∞."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.last(torch.where(h > 0, h.sqrt(), torch.zeros_like(h)))
+
+
+def rooted(below: int) -> tuple[Network, Tensor]:
+    """Nine rows of which one is below zero."""
+    network, batch = made(Rooted(), (3,)), torch.ones(9, 3)
+    network.module.first.weight.data.fill_(0.5)
+    network.module.first.bias.data.zero_()
+    batch[below] = -1.0
+    return network, batch
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("below", [0, 1])
+def test_derivatives_that_are_not_finite_are_said_to_be_so_wherever_they_are(below: int, fast: bool) -> None:
+    """In the first row, at which the network is looked, or in one that it is not looked at."""
+    network, batch = rooted(below)
+    tangent = Tangent(network, "*", batch, fast=fast)
+    assert bool(torch.isfinite(tangent.outputs).all())
+    y = torch.ones(9, 2)
+    for use in (
+        ntk,
+        lambda rows: ntk(rows, rows.take([below, 8]), form="shared"),
+        ntk_within_rows,
+        lambda rows: form_error(rows, "shared"),
+        lambda rows: rows.rows([below]),
+        lambda rows: rows.adjoint(y),
+        lambda rows: rows.gram().apply(torch.ones(18, 3)),
+        lambda rows: rows.gram().diagonal(),
+    ):
+        with pytest.raises(ModelError, match=r"the derivatives of module.*NaN or infinity, of finite outputs.*root"):
+            use(tangent)
+    others = tangent.take([row for row in range(9) if row != below])
+    assert all(bool(torch.isfinite(block).all()) for block in others.adjoint(y[1:]).values())
+    above = Tangent(network, "last.*", batch)  # what is above the root has finite derivatives
+    assert bool(torch.isfinite(ntk(above)).all())
+
+
+def test_a_product_of_numbers_that_are_not_finite_is_not_laid_to_the_derivatives() -> None:
+    network, batch = residual(), residual().example(4)
+    tangent = Tangent(network, "layer1.1.*", batch)
+    assert bool(tangent.adjoint(torch.full((4, tangent.n_outputs), torch.nan))["layer1.1.conv1.weight"].isnan().any())
+    huge = Blocks({name: torch.full(shape, 3e38) for name, shape in tangent.shapes.items()})
+    assert not bool(torch.isfinite(tangent.apply(huge)).all())
 
 
 def _dense(tangent: Tangent) -> Tensor:

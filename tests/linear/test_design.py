@@ -17,7 +17,7 @@ from regraft.linear import (
     UnitRows,
     cg,
 )
-from regraft.linear.design import gram_of, rows_of, take_of
+from regraft.linear.design import deviations_of, gram_of, rows_of, take_of
 from regraft.linear.testing import DesignContract
 
 
@@ -335,6 +335,22 @@ def test_a_wrong_prior_is_refused(prior):
         features().scaled(prior)
     with pytest.raises(ShapeError):
         features().gram(prior)
+
+
+def test_a_prior_may_be_told_by_patterns():
+    shapes = {"top.0.weight": (2,), "top.0.bias": (1,), "low[1]": (3,), "rest": (1,)}
+    rows = {name: normal(4, *shape) for name, shape in shapes.items()}
+    design = FeatureDesign({name: Dense(block) for name, block in rows.items()}, 1)
+    prior = {"*": 0.5, "top.*": 2.0, "top.0.bias": 3.0, "low[1]": 4.0}
+    deviations = {"top.0.weight": 2.0, "top.0.bias": 3.0, "low[1]": 4.0, "rest": 0.5}
+    whole = torch.cat([deviations[name] * block for name, block in rows.items()], dim=1)
+    torch.testing.assert_close(design.gram(prior).dense(), whole @ whole.T)
+    named = deviations_of(design, {"top.*": 2.0})
+    assert named == {"top.0.weight": 2.0, "top.0.bias": 2.0, "low[1]": 1.0, "rest": 1.0}
+    assert deviations_of(design, {"top.0.bias": 3.0, "*": 0.5})["top.0.bias"] == 3.0  # its own name, whatever the order
+    for idle in ({"mid.*": 1.0}, {"top.*": 2.0, "*": 0.0}, {"top.0.bias": 1.0, "top.*.bias": 2.0}):
+        with pytest.raises(ShapeError, match=r"a prior; expected names among .* or patterns"):
+            deviations_of(design, idle)
 
 
 def test_a_design_needs_blocks_outputs_and_a_float_dtype():

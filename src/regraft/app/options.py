@@ -124,8 +124,8 @@ Theta2 = Annotated[
     list[str] | None,
     typer.Option(
         "--theta2", metavar="PATTERN", rich_help_panel=_BACKBONE,
-        help="Of gradient and tangent-gp: the parameters whose derivatives are features, such as 'layer4.*'; the "
-        "topmost block if absent; repeat it for several.",
+        help="Of gradient and tangent-gp: the parameters whose derivatives are features, such as 'layer4.*', or '*' "
+        "for all; the topmost block if absent; repeat it for several.",
     ),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]

@@ -36,7 +36,7 @@ from regraft.features.tangent.design import check_modes, selected
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.replay import cast, private_copy
 from regraft.heads import link
-from regraft.linear import Blocks, Design, Operator, Tag
+from regraft.linear import Blocks, Design, Operator, Tag, all_finite
 from regraft.linear.operator import diagonal
 from regraft.network import Network
 from regraft.network.policy import grad
@@ -204,7 +204,7 @@ class DifferenceFisher(Operator):
     Raises:
         ModelError: a pattern matches nothing, or a module is in training mode.
         DataError: there are no rows, the loss is unknown, or the weights do not fit.
-        SolverError: the step is not positive.
+        SolverError: the step is not finite and positive, or a product is not finite.
     """
 
     def __init__(
@@ -219,8 +219,8 @@ class DifferenceFisher(Operator):
         dtype: torch.dtype | None = None,
         batch_size: int = 64,
     ) -> None:
-        if not step > 0:
-            raise SolverError("the step of a finite difference", expected="a positive number", got=str(step))
+        if not 0 < step < float("inf"):
+            raise SolverError("the step of a finite difference", expected="a finite positive number", got=str(step))
         names = selected(network, select)
         check_modes(network)
         dtype = dtype or network.params[names[0]].dtype
@@ -265,6 +265,13 @@ class DifferenceFisher(Operator):
             found = grad(outputs, leaves, change, allow_unused=True, materialize_grads=True)
             part = torch.cat([gradient.reshape(-1) for gradient in found])
             total = total + part if start else part
+        if all_finite(vector) and not all_finite(total):
+            raise SolverError(
+                f"the derivatives of {self._network.name} at a step of {self.step:g}",
+                expected="finite numbers",
+                got="NaN or infinity",
+                do="look for NaN in the network's derivatives, or take a shorter step",
+            )
         return total
 
 

@@ -6,7 +6,7 @@ from regraft.heads.convex.problem import ConvexFit, ConvexProblem
 from regraft.heads.gp.cache import VarianceCache, variance_cache
 from regraft.heads.gp.classification import Laplace, laplace, scale_by_evidence
 from regraft.heads.gp.iterative import Iteration
-from regraft.heads.gp.parameters import CoefficientPosterior, condition_design, smaller_space
+from regraft.heads.gp.parameters import CoefficientPosterior, condition_design
 from regraft.heads.gp.regression import Posterior, condition
 from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.gp.variational import Descent, Variational, variational
@@ -134,7 +134,6 @@ __all__ = [
     "score",
     "select",
     "select_reference",
-    "smaller_space",
     "solve",
     "solve_best",
     "solve_sparse",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from functools import singledispatch
 from math import isfinite, prod
 from typing import final
@@ -166,7 +167,8 @@ class Design(ABC):
         A unit ridge penalty on its coefficients v is the penalty ``Σ ‖w_b‖² / s_b²`` on w = S v.
 
         Args:
-            prior: one number for all blocks, or numbers by name (blocks not named keep 1).
+            prior: one number for all blocks, or numbers by name, or by shell-style pattern over names (blocks that
+                none matches keep 1); a block's own name counts before patterns, and a later pattern before an earlier.
         """
         return scale_of(self, deviations_of(self, prior))
 
@@ -250,13 +252,18 @@ def deviations_of(design: Design, prior: Mapping[str, float] | float) -> dict[st
     """Read a prior as one finite non-negative standard deviation a block, as :meth:`Design.scaled` takes it.
 
     Raises:
-        ShapeError: a name that is no block's, or a number that is none.
+        ShapeError: a name or pattern by which no block has its deviation, or a number that is none.
     """
     if isinstance(prior, Mapping):
-        unknown = [name for name in prior if name not in design.shapes]
-        if unknown:
-            raise ShapeError("a prior", expected=f"names among {list(design.shapes)}", got=repr(unknown[0]))
-        found = {name: float(prior.get(name, 1.0)) for name in design.shapes}
+        patterns = list(prior)[::-1]
+        named = {name: _deciding(name, prior, patterns) for name in design.shapes}
+        if idle := [each for each in prior if each not in named.values()]:
+            raise ShapeError(
+                "a prior",
+                expected=f"names among {list(design.shapes)}, or patterns that match one that no later pattern does",
+                got=repr(idle[0]),
+            )
+        found = {name: 1.0 if each is None else float(prior[each]) for name, each in named.items()}
     else:
         found = dict.fromkeys(design.shapes, float(prior))
     for name, value in found.items():
@@ -265,6 +272,11 @@ def deviations_of(design: Design, prior: Mapping[str, float] | float) -> dict[st
                 f"the prior standard deviation of {name!r}", expected="a finite number >= 0", got=str(value)
             )
     return found
+
+
+def _deciding(name: str, prior: Mapping[str, float], patterns: Iterable[str]) -> str | None:
+    """What a block has its deviation by: its own name, or the first pattern that matches."""
+    return name if name in prior else next((each for each in patterns if fnmatchcase(name, each)), None)
 
 
 def _unknown(design: object) -> ShapeError:

@@ -428,6 +428,20 @@ def test_of_few_rows_error_bars_of_one_scale_and_noise_cause_a_warning() -> None
     assert severities == {"averaged": "info", "classes": "warning"}
 
 
+def test_directions_that_are_left_out_may_narrow_error_bars_of_numbers_and_the_finding_says_so() -> None:
+    """Of numbers, whose scales and noises are averaged over; of one scale and noise the others can only narrow."""
+    x, y = arrays(50, "regression")
+    known = with_gradients("tangent-gp", None, LAST)
+    told = {}
+    for by in ("marginal", "loo"):
+        for rank in (2, 512):
+            stages = (replace(s, rank=rank, by=by) if isinstance(s, Posterior) else s for s in known.stages)
+            run = adapt(rows_of(x, y[:, :1], tested=10), network(), method=replace(known, stages=tuple(stages)))
+            (found,) = (finding for finding in run.record.findings if finding.code == "error-bars")
+            told[by, rank] = "widen it: some error bars may be too narrow." in found.detail
+    assert told == {("marginal", 2): True, ("marginal", 512): False, ("loo", 2): False, ("loo", 512): False}
+
+
 def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
     """Two outputs of scales 1 and 50 have a noise each; how derivatives are computed is said as for ``gradient``."""
     x, y = arrays(60, "regression")
@@ -494,6 +508,16 @@ def test_error_bars_grow_away_from_the_rows() -> None:
     adapted = adapt(rows_of(x, y, tested=20), network(), method="tangent-gp", theta2=LAST).adapted
     near, far = adapted.predict_proba(x[:20]).spread, adapted.predict_proba(8 * x[:20]).spread
     assert far.mean() > 2 * near.mean()
+
+
+def test_copies_of_two_rows_that_one_fold_holds_are_counted_in_the_refusal() -> None:
+    """Another backbone tells copies apart no better: what is wanted first is other rows."""
+    both, labels, _ = problem(outputs=1)
+    copies = torch.arange(24) // 12
+    folds = (torch.arange(24) % 12).clamp(max=1)  # both rows' first copies in one fold
+    fitter = KernelFitter(both.take(copies), labels.take(copies), folds, 1e-2, "ntk", Posterior(by="loo"), 0)
+    with pytest.raises(DataError, match=r"got 2 different rows of 24\. To mend it: bring more rows that differ"):
+        fitter.out_of_fold("tangent-gp", [1.0])
 
 
 @pytest.mark.parametrize("kind", ["constant", "duplicated", "two rows"])

@@ -184,6 +184,21 @@ def test_the_evidence_prefers_a_scale_between_the_ends() -> None:
     assert again.evidence == pytest.approx(best.evidence, rel=1e-9)
 
 
+def test_a_best_scale_at_an_end_of_those_that_were_tried_is_said_to_be_one() -> None:
+    x = normal(40, 2)
+    y = torch.nn.functional.one_hot((x[:, 0] > 0).long()).double()
+    gram = torch.exp(-0.5 * torch.cdist(x, x).square())
+    told = [
+        scale_by_evidence(gram, y, scales=scales)[0].status
+        for scales in ([1e-3, 1e-2], [50.0, 1e9], [1.0], [1.0, 50.0, 1e9])
+    ]
+    assert "The best scale is the most that was tried: more may be better." in told[0].message
+    assert "The best scale is the least that was tried: the kernel explains little" in told[1].message
+    assert all("best scale" not in status.message and status.converged for status in told[2:])
+    spoiled = torch.nn.functional.one_hot(torch.arange(40) % 2).double()  # labels that the kernel knows nothing of
+    assert "least that was tried" in scale_by_evidence(gram, spoiled)[0].status.message
+
+
 @pytest.mark.parametrize("form", ["shared", "per-output"])
 def test_the_scale_of_a_kernel_that_is_an_array_is_that_of_the_tensor(form: str) -> None:
     gram, y = part(kernel(form, 14, 3), form, OLD, OLD, 3), labels("softmax")

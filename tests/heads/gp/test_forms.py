@@ -1,6 +1,7 @@
 """What is not finite is refused, what is large is not."""
 
 import pytest
+import scipy.sparse
 import torch
 from tests.heads.gp.problems import kernel, normal
 
@@ -15,6 +16,12 @@ def test_nan_and_infinities_are_refused(spoiled, wide):
     values.view(-1)[7 : 7 + len(spoiled)] = torch.tensor(spoiled)
     with pytest.raises(SolverError, match=r"the kernel.*finite numbers"):
         finite(values, "the kernel", wide=wide)
+
+
+@pytest.mark.parametrize("values", [torch.eye(3).to_sparse(), torch.eye(3) * 1j, scipy.sparse.eye(3), [["a"]]])
+def test_what_is_no_dense_array_of_real_numbers_is_refused(values):
+    with pytest.raises(SolverError, match=r"the kernel; expected an? (dense )?array"):
+        finite(values, "the kernel")
 
 
 def test_finite_numbers_whose_sum_overflows_are_not():

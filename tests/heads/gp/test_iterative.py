@@ -264,6 +264,24 @@ def test_what_cannot_be_used_is_refused() -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"tol": 0.0}, r"tol .* expected above 0 and below 1; got 0.0"),
+        ({"tol": 2.0}, r"tol .* above 0 and below 1"),
+        ({"tol": float("nan")}, r"tol .* above 0 and below 1"),
+        ({"maxiter": -1}, r"maxiter .* whole number, at least 1; got -1"),
+        ({"rank": 2.5}, r"rank .* whole number, at least 1; got 2.5"),
+        ({"rank": 0}, r"rank .* at least 1; got 0"),
+        ({"probes": -3}, r"probes .* whole number, at least 0; got -3"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, float], said: str) -> None:
+    """A tol of zero was the default, one of two called weights of zero converged."""
+    with pytest.raises(SolverError, match=said):
+        Iteration(**wrong)  # type: ignore[arg-type]
+
+
 # ---------------------------------------------------------------------- cached variances
 
 
@@ -293,8 +311,32 @@ def test_a_cache_is_never_too_sure_and_tells_its_error() -> None:
         assert cache.excess < before
         before = cache.excess
     assert before < 1e-3
-    with pytest.raises(SolverError):
-        variance_cache(found, 0)
+    for wrong in (0, 3.5):
+        with pytest.raises(SolverError, match=r"rank of a cache.*whole number, at least 1"):
+            variance_cache(found, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore::regraft.heads.UnconvergedWarning")
+@pytest.mark.parametrize(("rows", "rank"), [(200, 40), (200, 200), (1000, 128)])
+def test_rounding_of_products_in_float32_makes_no_cached_variance_too_small(rows: int, rank: int) -> None:
+    """At the least noise, 1e-6, the kernel in units of it has eigenvalues of 1e8: products know one as 1 ± 10."""
+    x, new = torch.linspace(-3, 3, rows)[:, None], torch.linspace(-6, 6, 61)[:, None]
+    gram, cross = (torch.exp(-0.5 * torch.cdist(each, x).square()) for each in (x, new))
+    found = condition(gram, torch.sin(2 * x), 0.0, method="cg")
+    exact = condition(gram.double(), torch.sin(2 * x), float(found.noise[0, 0])).variance(cross, torch.ones(61))
+    cached = variance_cache(found, rank).variance(cross, torch.ones(61))
+    assert float((cached - exact).min()) > -1e-7
+    assert float((cached - exact).max()) < 0.1
+
+
+def test_a_cache_tells_its_error_at_rows_of_the_posterior_alone() -> None:
+    x, new = torch.linspace(-3, 3, 100).double()[:, None], torch.linspace(-5, 5, 201).double()[:, None]
+    gram, cross = (torch.exp(-0.5 * torch.cdist(each, x).square()) for each in (x, new))
+    found = condition(gram, torch.sin(x), 1e-4)
+    cache = variance_cache(found, 8)
+    excess = [cache.variance(k, torch.ones(len(k))) - found.variance(k, torch.ones(len(k))) for k in (gram, cross)]
+    assert float(excess[0].max()) == pytest.approx(cache.worst, rel=1e-6)
+    assert float(excess[1].max()) > 10 * cache.worst
 
 
 def test_a_cache_serves_new_rows_from_parameter_space() -> None:

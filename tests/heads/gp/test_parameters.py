@@ -19,7 +19,6 @@ from regraft.heads import (
     UnconvergedWarning,
     condition,
     condition_design,
-    smaller_space,
 )
 from regraft.linear import Blocks, Dense, Design, FeatureDesign
 
@@ -140,10 +139,10 @@ def test_the_evidence_of_float32_features_is_that_of_the_same_numbers(noise: flo
     assert found.evidence == pytest.approx(float(exact), abs=0.02)
 
 
-def test_the_smaller_space_is_told() -> None:
-    assert smaller_space(Explicit(X)) == "parameter"  # 16 coefficients, 50 numbers
-    assert smaller_space(Explicit(X[:8])) == "function"  # 16 numbers: equally many
-    assert smaller_space(Explicit(X[:9])) == "parameter"  # 18 numbers of 9 rows
+def test_a_design_that_is_not_finite_is_not_told_to_have_more_noise() -> None:
+    for method in ("dense", "cg"):
+        with pytest.raises(SolverError, match=r"a product with a kernel; expected finite numbers; got NaN or infinity"):
+            condition_design(Explicit(X * torch.nan), torch.ones(len(X), 2), 0.1, method=method)  # type: ignore[arg-type]
 
 
 def test_edges_are_answered() -> None:
@@ -183,6 +182,8 @@ def test_what_cannot_be_used_is_refused() -> None:
         lambda: condition_design(design, Y, torch.ones(3)),
         lambda: condition_design(design, Y, 0.1, 1.0, "lbfgs"),  # type: ignore[arg-type]
         lambda: condition_design(Explicit(X * float("nan")), Y, 0.1),
+        lambda: condition_design(design, Y, 0.1).sample(design, -1),
+        lambda: condition_design(design, Y, 0.1).draw(1.5),  # type: ignore[arg-type]
     ):
         with pytest.raises(SolverError):
             call()

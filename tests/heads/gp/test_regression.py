@@ -16,9 +16,9 @@ from tests.heads.gp.problems import FORMS, normal
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads import Posterior, condition
+from regraft.heads import Posterior, Spectrum, condition, condition_design
 from regraft.heads.gp.regression import Method
-from regraft.linear import DenseOperator, KroneckerIdentity, Tag
+from regraft.linear import Dense, DenseOperator, FeatureDesign, KroneckerIdentity, Tag
 
 
 class Problem:
@@ -336,6 +336,31 @@ def test_a_kernel_of_zeros_keeps_the_prior() -> None:
 EYE = torch.eye(3, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("size", [1e155, 1e160])
+def test_a_log_density_out_of_range_is_refused_and_not_told_as_nan(size: float) -> None:
+    """Of 1e155 it was −∞, of 1e160 NaN; the mean is a number all the same."""
+    gram, y = problems.kernel("shared", 9, 1), size * normal(9, 1)
+    found = condition(gram, y, 0.1)
+    torch.testing.assert_close(found.mean(gram) / size, condition(gram, y / size, 0.1).mean(gram))
+    for density in (
+        lambda: found.evidence,
+        lambda: Spectrum.of(gram).log_marginal(y, 1.0, 0.1),
+        lambda: condition_design(FeatureDesign({"x": Dense(normal(9, 3))}, 1), y, 0.1).evidence,
+    ):
+        with pytest.raises(SolverError, match=r"too large beside the noise for a log density.*power of ten"):
+            density()
+    least = condition(gram, 1e-170 * y, 0.1)
+    assert least.evidence == condition(gram, 0 * y, 0.1).evidence
+
+
+@pytest.mark.parametrize("draws", [-1, 2.5])
+def test_a_number_of_draws_that_is_none_is_refused(draws: int) -> None:
+    found = condition(EYE, torch.ones(3), 0.1)
+    with pytest.raises(SolverError, match=r"number of draws; expected a whole number, at least 0"):
+        found.sample(EYE, EYE, draws)
+    assert tuple(found.sample(EYE, EYE, 0).shape) == (0, 3, 1)
+
+
 @pytest.mark.parametrize(
     ("gram", "targets", "noise", "scale", "words"),
     [
@@ -351,6 +376,8 @@ EYE = torch.eye(3, dtype=torch.float64)
         (EYE + torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 0.0]]), torch.ones(3), 0.1, 1.0, "symmetric"),
         (torch.diag(torch.tensor([1.0, 1.0, -0.5])), torch.ones(3), 0.1, 1.0, "positive semi-definite"),
         (torch.zeros(0, 0), torch.zeros(0, 1), 0.1, 1.0, "N > 0"),
+        (EYE.to_sparse(), torch.ones(3), 0.1, 1.0, "dense array of real numbers"),
+        (EYE * 1j, torch.ones(3), 0.1, 1.0, "dense array of real numbers"),
     ],
 )
 def test_what_cannot_be_used_is_refused(

@@ -62,7 +62,8 @@ class Tangent(Design):
     Args:
         network: f; frozen, in eval mode.
         select: shell-style patterns over parameter names; ``None`` for the topmost block
-            (:attr:`regraft.network.Network.topmost`).
+            (:attr:`regraft.network.Network.topmost`). Of the embedding a pattern that matches others leaves the head's
+            out.
         inputs: a Manifest, a preprocessed batch (rows on the first axis), or a list of batches.
         of: ``logits``, the network's outputs, or ``embedding``, those of the network without its head.
         dtype: of coefficients, outputs and arithmetic; by default the parameters'.
@@ -91,7 +92,7 @@ class Tangent(Design):
     ) -> None:
         if batch_size < 1:
             raise DataError(f"a batch of {batch_size} rows", expected="one at least")
-        self.names = selected(network, select)
+        self.names = selected(network, select, of)
         check_modes(network)
         _check_head(network, of, self.names)
         first = next(iter(network.params[name] for name in self.names))
@@ -346,8 +347,14 @@ def _(design: Through, index: Tensor) -> Design:
 # --------------------------------------------------------------------------------------------- checks
 
 
-def selected(network: Network, select: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Names of the parameters that patterns choose, in order of registration; of the topmost block for ``None``."""
+def selected(network: Network, select: str | Sequence[str] | None, of: Of = "logits") -> tuple[str, ...]:
+    """Names of the parameters that patterns choose, in order of registration; of the topmost block for ``None``.
+
+    The embedding does not depend on the head's: patterns that match others choose these.
+
+    Raises:
+        ModelError: a pattern matches nothing, or of the embedding the head's alone, or there is no topmost block.
+    """
     if select is None:
         select = network.topmost
         if not select:
@@ -365,7 +372,16 @@ def selected(network: Network, select: str | Sequence[str] | None) -> tuple[str,
     patterns = [select] if isinstance(select, str) else list(select)
     if not patterns:
         raise ModelError("no parameters are selected", expected="at least one pattern", got="none")
-    chosen = {name for pattern in patterns for name in network.select(pattern)}
+    chosen: set[str] = set()
+    for pattern in patterns:
+        names = network.select(pattern)
+        inside = {name for name in names if of == "embedding" and network.head and name.startswith(network.head + ".")}
+        if len(inside) == len(names):
+            raise ModelError(
+                f"{names[0]} is the head's: the embedding does not depend on it",
+                do='choose parameters below the head (in Python, of="logits" takes these too)',
+            )
+        chosen.update(name for name in names if name not in inside)
     return tuple(name for name in network.params if name in chosen)
 
 
@@ -387,12 +403,6 @@ def _check_head(network: Network, of: Of, names: Sequence[str]) -> None:
     if of == "embedding":
         if network.has_logits and not network.head:
             raise ModelError(f"{network.name} has logits that no single linear layer gives", do='use of="logits"')
-        inside = [name for name in names if network.head and name.startswith(network.head + ".")]
-        if inside:
-            raise ModelError(
-                f"{inside[0]} is the head's: the embedding does not depend on it",
-                do='choose parameters below the head (in Python, of="logits" takes these too)',
-            )
         return
     if not network.has_logits:
         raise ModelError(f"{network.name} has no logits", do='give it a head (with_head), or use of="embedding"')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -17,8 +17,9 @@ from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.generic import Generic, Way
 from regraft.features.tangent.graph import Graph, GraphError
 from regraft.features.tangent.pooled import Pooled
-from regraft.features.tangent.replay import Replay, check_finite
+from regraft.features.tangent.replay import Replay, check_derivatives, check_finite
 from regraft.features.tangent.unfold import Unfold
+from regraft.linear import all_finite
 from regraft.network import Network
 from regraft.network.flops import Operations
 from regraft.wording import first_line, some
@@ -153,22 +154,40 @@ class Engine:
         return self._cache  # type: ignore[return-value]
 
     def apply(self, index: Tensor | None, weights: Mapping[str, Tensor]) -> Tensor:
-        """J w of some rows, or of all."""
+        """J w of some rows, or of all.
+
+        Raises:
+            ModelError: derivatives that are not finite, here as in :meth:`adjoint`.
+        """
         if self.unfold is not None:
             weights = self.unfold.push(weights)
         self._count("apply", index)
         parts = [
             self.way.apply(values, rows, weights) for _, rows, values in self.prepared().read(index, self.together)
         ]
-        return torch.cat(parts) if parts else self._no_rows()
+        found = torch.cat(parts) if parts else self._no_rows()
+        self._check([found], index)
+        return found
 
     def _no_rows(self) -> Tensor:
         return torch.zeros((0, self.outputs), dtype=self.replay.dtype, device=self.replay.network.device)
 
     def adjoint(self, index: Tensor | None, outputs: Tensor) -> dict[str, Tensor]:
         """Jᵀ y of some rows, or of all."""
-        total: dict[str, Tensor] = {}
         self._count("adjoint", index)
+        found = self._pulled(index, outputs)
+        self._check(found.values(), index)
+        return found
+
+    def _check(self, product: Iterable[Tensor], index: Tensor | None) -> None:
+        """A product that is not finite is refused where the derivatives are not: else it is what it was taken of."""
+        if not all_finite(torch.stack([part.sum() for part in product])):
+            rows = self.feed.rows if index is None else index.numel()
+            every = self._pulled(index, self._no_rows().new_ones((rows, self.outputs)))
+            check_derivatives(every.values(), self._source.name)
+
+    def _pulled(self, index: Tensor | None, outputs: Tensor) -> dict[str, Tensor]:
+        total: dict[str, Tensor] = {}
         for number, (start, rows, values) in enumerate(self.prepared().read(index, self.together)):
             parts = self.way.adjoint(values, rows, outputs[start : start + rows])
             if number < 2:  # the first sum is a tensor anew, for a part may be a view of something else

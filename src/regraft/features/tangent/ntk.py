@@ -53,7 +53,8 @@ def ntk(
             each output with itself, ``(C, N, M)``: outputs are taken to be independent. ``shared``: the mean of these,
             ``(N, M)``: one kernel for all outputs. The last two are approximations for C > 1:
             :func:`form_error` measures them.
-        prior: standard deviations s, one for all parameters or by name (1 where not named).
+        prior: standard deviations s, one for all parameters, or by name or pattern as
+            :meth:`regraft.linear.Design.scaled` takes them (1 where not named).
         memory: bytes of derivatives held at a time.
         progress: ``progress(rows done, rows in all)`` over all passes.
         dtype: of the products and of K; the tangent's if ``None``. Of derivatives in float32 that are much alike in all

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -415,6 +415,21 @@ def check_finite(outputs: Tensor, name: str, where: Callable[[int], str] | None 
             f"the outputs of {name}{rows}", expected="finite numbers", got="NaN or infinity",
             do="look for NaN in the inputs, or take a wider dtype",
         )  # fmt: skip
+
+
+def check_derivatives(values: Iterable[Tensor], name: str) -> None:
+    """Refuse derivatives that are NaN or infinite, as those may be of outputs that are not.
+
+    Raises:
+        ModelError: one of them is; ``name`` says whose they are.
+    """
+    if not all(all_finite(value) for value in values):
+        raise ModelError(
+            f"the derivatives of {name}",
+            expected="finite numbers",
+            got="NaN or infinity, of finite outputs",
+            do="look for a root, a logarithm or a quotient at zero, also in what torch.where or a mask leaves out",
+        )
 
 
 def private_copy(network: Network, dtype: torch.dtype) -> Network:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from regraft.errors import ModelError
 from regraft.features.tangent.feed import length, take
-from regraft.features.tangent.replay import Kept, cast, check_finite, private_copy
+from regraft.features.tangent.replay import Kept, cast, check_derivatives, check_finite, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
 from regraft.network.flops import Operations
@@ -146,6 +146,8 @@ class Tape:
         outputs = self._forward(few)[0].shape[1]
         probe = torch.randn((1, outputs), generator=torch.Generator().manual_seed(0)).to(self.like)
         wanted = self._one_by_one(few, probe, self.names)
+        for name, value in wanted.items():
+            check_derivatives([value], f"{self.network.name} by {name}")
         good: list[Layer] = []
         for seen in self.read(few, probe, self.layers):
             own = {inner: wanted[name][0] for inner, name in seen.layer.names.items()}
@@ -237,7 +239,7 @@ class Tape:
             layers: which.
 
         Raises:
-            ModelError: a layer with a rule is not given every row.
+            ModelError: a layer with a rule is not given every row, or derivatives are not finite.
             DataError: outputs that are not finite.
         """
         kept = isinstance(batch, Kept)
@@ -265,15 +267,24 @@ class Tape:
             back = iter([torch.zeros_like(z) if g is None else g for g, z in zip(known, results)])
             for layer in ruled:
                 given = tuple(a for a, _ in calls[layer.path])
-                yield Seen(layer, c, modules[layer.path], given, tuple(next(back) for _ in given))
+                gradient = tuple(next(back) for _ in given)
+                if layer.tried:  # else its derivatives may be made of something else
+                    self._check(layer, gradient if c or set(layer.names) == {"bias"} else (*given, *gradient))
+                yield Seen(layer, c, modules[layer.path], given, gradient)
             for layer in layers:
                 if layer.found == "tiled":
                     explicit = {name: next(back).unsqueeze(1) for name in layer.names}
+                    self._check(layer, explicit.values())
                     yield Seen(layer, c, self.network.module, (), (), explicit)
         for layer in layers:
             if layer.found in ("rows", "singly"):
                 for c, explicit in enumerate(self._apart(layer, batch, vectors)):
+                    self._check(layer, explicit.values())
                     yield Seen(layer, c, self.network.module, (), (), explicit)
+
+    def _check(self, layer: Layer, values: Iterable[Tensor]) -> None:
+        """What derivatives are made of is finite."""
+        check_derivatives(values, f"{self.network.name} by {layer.path or some(layer.names, 3)}")
 
     def _check_rows(self, layer: Layer, given: Sequence[int], rows: int) -> None:
         """A rule takes what a layer is given for that of each row: once, where it is kept as an outer product."""

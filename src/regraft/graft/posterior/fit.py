@@ -28,6 +28,7 @@ from regraft.heads import Hyperparameters, Response, Spectrum, Status, condition
 from regraft.heads.gp.levels import Levels, Uncertainty
 from regraft.heads.l2.fitters import Fitter, Found, ridge_targets
 from regraft.linear import Blocks
+from regraft.record import counted
 
 __all__ = ["Fitted", "KernelFitter", "Solved", "squared"]
 
@@ -177,8 +178,9 @@ class KernelFitter(Fitter):
             if not len(rows):
                 raise DataError(
                     "outside a fold there is no row but copies of those in it",
-                    expected="rows that the backbone's last layer tells apart",
-                    do="use all-layers, or another backbone",
+                    expected="rows that the backbone's last layer tells apart in every two folds",
+                    got=f"{counted(int(self.new.sum()), 'different row')} of {len(self.new)}",
+                    do="bring more rows that differ; where they do, use all-layers, or another backbone",
                 )
             labels = self.labels.take(rows)
             grafted = AtHead.of(self.both.take(rows), labels, self.strength, self.prior, self.both.take(held))

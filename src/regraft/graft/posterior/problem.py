@@ -32,6 +32,8 @@ __all__ = ["GaussianHead", "GaussianProblem"]
 _FEW = 30
 """Rows below which error bars of one scale and noise are said to be too narrow: of numbers and ten rows 90 % intervals
 held 77 % of new targets."""
+_TOLD = 5e-4
+"""The least share of a variance that is not told as 0.0 %."""
 _CRITERIA = {"marginal": "marginal likelihood", "loo": "the density of rows left out one by one"}
 
 
@@ -129,8 +131,11 @@ class GaussianHead(Head):
         how = "Scale and noise are averaged over; the likeliest" if averaged else "Scale and noise"
         detail = (
             f"{how} by {_CRITERIA[chosen[0].by]}. {said} {part.rank} directions of the posterior are kept; "
-            f"the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's."
+            f"the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's"
         )
+        if averaged and part.left_out >= _TOLD:  # the means of different scales and noises lie apart along them too
+            detail += ", and where scales and noises differ along them, widen it: some error bars may be too narrow"
+        detail += "."
         if part.sums:
             apart = f"{100 * self.fitted.apart:.2g} %"
             detail += (

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from regraft.errors import SolverError
+from regraft.heads.gp.forms import check_whole
 from regraft.heads.gp.regression import Posterior
 from regraft.heads.gp.system import System
 from regraft.linear import Operator, Tag, nystrom
@@ -29,8 +29,9 @@ class VarianceCache:
         posterior: whose variances they are.
         roots: R, (n, r), or (C, n, r) in the form ``per-output``.
         excess: by how much the variances at rows of the posterior are too large, the mean over some of them, in
-            units of their mean prior variance; less than that where the posterior's own, by conjugate gradients, are
-            too large, of which an :class:`~regraft.heads.UnconvergedWarning` tells.
+            units of their mean prior variance. It says nothing of rows unlike them, where it may be many times that;
+            and it is told too small where the posterior's own, by conjugate gradients, are too large: in float32, or
+            unconverged, of which an :class:`~regraft.heads.UnconvergedWarning` tells.
         worst: the same of the worst of these rows.
     """
 
@@ -51,18 +52,22 @@ class VarianceCache:
 def variance_cache(posterior: Posterior, rank: int = 64, seed: int = 0) -> VarianceCache:
     """R with R Rᵀ = Q (Qᵀ A Q)⁻¹ Qᵀ ≤ A⁻¹, Q spanning the leading directions of the kernel whitened by the noise.
 
-    Where Q spans everything, R Rᵀ = A⁻¹. It is the projection behind the cached variances of Pleiss, Gardner,
-    Weinberger and Wilson, Constant-Time Predictive Distributions for Gaussian Processes (2018), with directions from
-    the randomised Nyström approximation in the place of Lanczos vectors; the variances of up to 128 rows are compared
-    with the posterior's own.
+    Products with A have the rounding of its own precision, of which the kernel in units of the noise makes much: what
+    it leaves of Qᵀ A Q's symmetry is added to its eigenvalues, none of which is below the noise. Else a direction whose
+    eigenvalue rounding made small would explain more than the prior. Where Q spans everything, R Rᵀ = A⁻¹. It is the
+    projection behind the cached variances of Pleiss, Gardner, Weinberger and Wilson, Constant-Time Predictive
+    Distributions for Gaussian Processes (2018), with directions from the randomised Nyström approximation in the place
+    of Lanczos vectors; the variances of up to 128 rows are compared with the posterior's own.
 
     Args:
         posterior: solved in any way; products with A are all that is needed, and solves for the comparison.
         rank: r, at most n.
         seed: of the directions and of the rows that are compared.
+
+    Raises:
+        SolverError: a rank that is no whole number above zero.
     """
-    if rank < 1:
-        raise SolverError("the rank of a cache of variances", expected="at least 1", got=str(rank))
+    check_whole(rank, "the rank of a cache of variances", 1)
     system, noise = posterior.system, posterior.noise
     found = []
     for number, levels in enumerate(noise):
@@ -72,7 +77,8 @@ def variance_cache(posterior: Posterior, rank: int = 64, seed: int = 0) -> Varia
         image = levels.sqrt()[:, None] * (whitened.apply(low.basis) + low.basis)
         inside = basis.T @ image
         values, vectors = torch.linalg.eigh((inside + inside.T) / 2)
-        roots = basis @ (vectors * values.clamp_min(torch.finfo(torch.float64).tiny).rsqrt())
+        rounding = float(torch.linalg.matrix_norm(inside - inside.T, 2))
+        roots = basis @ (vectors * (values.clamp_min(1.0) + rounding).rsqrt())
         found.append(torch.nn.functional.pad(roots, (0, min(rank, system.size) - roots.shape[1])))
     roots = torch.stack(found)
     excess, worst = _compared(posterior, roots, seed)

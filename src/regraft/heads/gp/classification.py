@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -231,6 +231,8 @@ def scale_by_evidence(
 ) -> tuple[Laplace, list[tuple[float, float]]]:
     """The prior scale of highest Laplace evidence: the fit there, and (scale, log evidence) of all that were tried.
 
+    Where the best of several is the least or the most that was tried, the fit's status says so.
+
     Args:
         gram: K.
         targets: as :func:`laplace` takes them, like ``likelihood``, ``mean`` and ``mask``.
@@ -250,7 +252,15 @@ def scale_by_evidence(
         starts.append(fit.weights)
     best = max(range(len(found)), key=lambda index: found[index][1])
     scale, start = found[best][0], starts[best]
-    return laplace(gram, targets, likelihood, mean=mean, scale=scale, mask=mask, start=start), found
+    fit = laplace(gram, targets, likelihood, mean=mean, scale=scale, mask=mask, start=start)
+    if len(found) > 1 and best in (0, len(found) - 1):
+        said = (
+            "least that was tried: the kernel explains little"
+            if best == 0
+            else "most that was tried: more may be better"
+        )
+        fit = replace(fit, status=replace(fit.status, message=f"{fit.status.message} The best scale is the {said}."))
+    return fit, found
 
 
 def _labels(targets: Tensor, likelihood: Likelihood, mask: Tensor | None) -> Tensor:

@@ -15,6 +15,8 @@ with (B, n, k) = (1, N, C), (C, N, 1) and (1, N·C, 1).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -22,6 +24,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.linear import all_finite
+from regraft.wording import first_line
 
 __all__ = [
     "KernelForm",
@@ -30,9 +33,11 @@ __all__ = [
     "check_probabilities",
     "check_semidefinite",
     "check_symmetric",
+    "check_whole",
     "columns",
     "finite",
     "form_of",
+    "in_range",
     "noise_of",
 ]
 
@@ -48,11 +53,28 @@ _FAR = 1e-4
 def finite(
     values: Tensor, what: str, do: str = "look for NaN in the network's derivatives", *, wide: bool = True
 ) -> Tensor:
-    """The values on the CPU, in float64 where ``wide``, refused where they are not finite."""
-    found = torch.as_tensor(values).detach().to(device="cpu", dtype=torch.float64 if wide else None)
+    """The values on the CPU, in float64 where ``wide``, refused where they are not finite, real numbers of an array."""
+    try:
+        given = torch.as_tensor(values).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise SolverError(what, expected="an array of numbers", got=first_line(error, 80)) from error
+    if given.is_complex() or given.layout != torch.strided:
+        got = f"{given.dtype} of the layout {given.layout}"
+        raise SolverError(what, expected="a dense array of real numbers", got=got, do="take .real, or .to_dense()")
+    found = given.to(device="cpu", dtype=torch.float64 if wide else None)
     if not all_finite(found):
         raise SolverError(what, expected="finite numbers", got="NaN or infinity", do=do)
     return found
+
+
+def check_whole(value: int, what: str, least: int) -> None:
+    """Refuse what is no whole number, or too small.
+
+    Raises:
+        SolverError: it is.
+    """
+    if not (isinstance(value, Integral) and value >= least):
+        raise SolverError(what, expected=f"a whole number, at least {least}", got=repr(value))
 
 
 def columns(targets: Tensor) -> Tensor:
@@ -63,6 +85,22 @@ def columns(targets: Tensor) -> Tensor:
     if found.ndim != 2 or not found.numel():
         raise SolverError("the targets of a Gaussian process", expected="(N, C), N > 0", got=str(tuple(targets.shape)))
     return found
+
+
+def in_range(density: float, targets: Tensor) -> float:
+    """The log density of targets, or the yᵀA⁻¹y in it, which is refused where it is not finite.
+
+    Raises:
+        SolverError: it is not, for targets whose squares over the noise are out of float64's range.
+    """
+    if not isfinite(density):
+        raise SolverError(
+            "the targets of a Gaussian process are too large beside the noise for a log density",
+            expected="squares over the noise in the range of float64",
+            got=f"{float(targets.abs().max()):.2g} for the largest target",
+            do="multiply them by a power of ten, and scale and noise by its square",
+        )
+    return density
 
 
 def check_probabilities(values: Tensor, likelihood: str) -> None:

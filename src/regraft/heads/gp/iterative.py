@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.gp.forms import check_whole
 from regraft.heads.gp.system import System
 from regraft.heads.readout import Status
 from regraft.linear import (
@@ -134,9 +135,12 @@ class Iteration:
     Attributes:
         preconditioner: ``nystrom`` (one product with ``rank`` vectors) or ``pivoted-cholesky`` (``rank`` products).
         rank: of the preconditioner.
-        tol: relative residual; by default 1e-8 in float64 and 1e-3 in float32.
+        tol: relative residual, below 1; by default 1e-8 in float64 and 1e-3 in float32.
         maxiter: products a solve may take.
         probes: vectors that the evidence's log determinant is estimated from; none, and no evidence, if 0.
+
+    Raises:
+        SolverError: another preconditioner, counts that are no whole numbers or too small, a tol outside (0, 1).
     """
 
     preconditioner: Literal["nystrom", "pivoted-cholesky"] = "nystrom"
@@ -149,6 +153,10 @@ class Iteration:
         if self.preconditioner not in PRECONDITIONERS:
             expected = " or ".join(PRECONDITIONERS)
             raise SolverError(f"{self.preconditioner!r} is no preconditioner", expected=expected)
+        for name, least in (("rank", 1), ("maxiter", 1), ("probes", 0)):
+            check_whole(getattr(self, name), f"{name} of conjugate gradients", least)
+        if self.tol is not None and not 0 < self.tol < 1:  # at 1 weights of zero would do
+            raise SolverError("tol of conjugate gradients", expected="above 0 and below 1", got=f"{self.tol}")
 
 
 ITERATION = Iteration()

@@ -5,7 +5,8 @@ With f = Φ w, w ~ N(0, D), D = diag(prior²) by block, noise variances Σ and t
     w | y ~ N(w̄, D^½ S⁻¹ D^½),   S = I + Ψᵀ Σ⁻¹ Ψ,   Ψ = Φ D^½,   w̄ = D^½ S⁻¹ Ψᵀ Σ⁻¹ y.
 
 Maddox et al. (2021), Eq. 2; by the matrix inversion lemma f* has the mean and covariance of
-:func:`regraft.heads.condition` on K = Φ D Φᵀ. Here the system has P unknowns instead of N·C.
+:func:`regraft.heads.condition` on K = Φ D Φᵀ. Here the system has P unknowns instead of N·C; which of the two serves is
+the caller's to say, for the one is asked by designs and the other by kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import factorise
-from regraft.heads.gp.forms import KernelForm, columns, noise_of
+from regraft.heads.gp.forms import KernelForm, check_whole, columns, in_range, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free
 from regraft.heads.gp.regression import least_noise, mean_diagonal, raised
 from regraft.heads.gp.system import System
@@ -29,16 +30,11 @@ from regraft.linear import Blocks, Design, DiagonalOperator
 from regraft.linear.design import deviations_of
 from regraft.linear.products import one_blas_thread
 
-__all__ = ["CoefficientPosterior", "condition_design", "smaller_space"]
+__all__ = ["CoefficientPosterior", "condition_design"]
 
 _DENSE = 4_000
 _CHUNK_BYTES = 2**26
 """Of Ψ that are written out at once, in its own precision."""
-
-
-def smaller_space(design: Design) -> Literal["function", "parameter"]:
-    """Where the system to be solved is smaller: N·C unknowns in function space, P in parameter space."""
-    return "parameter" if design.n_coefficients < design.n_rows * design.n_outputs else "function"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +90,7 @@ class CoefficientPosterior:
 
         Papandreou and Yuille, Gaussian Sampling by Local Perturbations (2010): no root of S is needed.
         """
+        check_whole(n, "the number of draws", 1)
         generator = torch.Generator().manual_seed(seed)
         pulls = []
         for _ in range(n):
@@ -121,13 +118,15 @@ def condition_design(
         design: Φ.
         targets: y − m(x), (N, C) or (N,).
         noise: variances: a number, (N,) or (N, C). Raised as :func:`regraft.heads.condition` does.
-        prior: standard deviations of the coefficients, one number or numbers by block (1 where not named).
+        prior: standard deviations of the coefficients, one number, or numbers by block or pattern (1 where
+            not named).
         method: ``dense`` writes S out, in chunks of rows, and factorises it: evidence, any number of variances;
             ``cg`` needs only products with Φ; ``auto`` is ``dense`` up to P = 4,000.
         iteration: of ``cg``.
 
     Raises:
-        SolverError: shapes that do not fit, NaN, or neither prior nor noise above zero.
+        SolverError: shapes that do not fit, NaN, neither prior nor noise above zero, or targets whose squares over the
+            noise are out of float64's range.
     """
     values = columns(targets)
     if tuple(values.shape) != (design.n_rows, design.n_outputs):
@@ -162,6 +161,7 @@ def condition_design(
         least = Blocks.unflatten(solution[0, :, 0].to(device=design.device, dtype=design.dtype), design.shapes)
         missed = values - scaled.apply(least).to(values)
         fit = float((missed.square() / variances).sum()) + float(least.flatten().double().square().sum())
+        fit = in_range(fit, values)
         logs = float(system.log_determinant.sum()) + float(variances.log().sum())
         evidence = -0.5 * (fit + logs + values.numel() * math.log(2 * math.pi))
     parts = [f"{system.size} coefficients, by {system.way}.", status.message, said.strip()]

@@ -21,7 +21,17 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import factorise
-from regraft.heads.gp.forms import KernelForm, check_pairs, check_symmetric, columns, form_of, noise_of
+from regraft.heads.gp.forms import (
+    KernelForm,
+    check_pairs,
+    check_symmetric,
+    check_whole,
+    columns,
+    finite,
+    form_of,
+    in_range,
+    noise_of,
+)
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free, mixed
 from regraft.heads.gp.system import System
 from regraft.heads.readout import Status
@@ -75,11 +85,15 @@ class Posterior:
 
     @property
     def evidence(self) -> float | None:
-        """log p(y), summed over the outputs; ``None`` where the system's determinant is not known."""
+        """log p(y), summed over the outputs; ``None`` where the system's determinant is not known.
+
+        Raises:
+            SolverError: targets whose squares over the noise are out of float64's range.
+        """
         if self.system.log_determinant is None:
             return None
         logdet = float(self.system.log_determinant.sum()) * self.form.fold(self.targets).shape[2]
-        fit = float((self.targets * self.weights).sum())
+        fit = in_range(float((self.targets * self.weights).sum()), self.targets)
         return -0.5 * (fit + logdet + self.targets.numel() * math.log(2 * math.pi))
 
     # ------------------------------------------------------------------ new rows
@@ -114,6 +128,7 @@ class Posterior:
 
     def sample(self, cross: Tensor, gram_new: Tensor, n: int, seed: int = 0) -> Tensor:
         """Joint draws of f* without the mean function, (n, M, C); the same for the same seed."""
+        check_whole(n, "the number of draws", 0)
         left = self._cross(cross)
         covariance, status = self._covariance(left, gram_new)
         status.warn("The draws vary too much")
@@ -285,10 +300,14 @@ def _check_noise(noise: Tensor) -> None:
 
 
 def mean_diagonal(kernel: Operator) -> Tensor:
-    """tr K / n, estimated from eight random signs a row: good enough for a floor."""
+    """tr K / n, estimated from eight random signs a row: good enough for a floor.
+
+    Raises:
+        SolverError: it is not finite.
+    """
     generator = torch.Generator().manual_seed(0)
     signs = random_signs(kernel, 8, generator)
-    return (signs * kernel.apply(signs)).mean().to(device="cpu", dtype=torch.float64)
+    return finite((signs * kernel.apply(signs)).mean(), "a product with a kernel")
 
 
 def least_noise(level: Tensor, dtype: torch.dtype) -> Tensor:

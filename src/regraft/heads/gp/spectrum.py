@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.gp.forms import KernelForm, check_semidefinite, check_symmetric, columns, finite, form_of
+from regraft.heads.gp.forms import KernelForm, check_semidefinite, check_symmetric, columns, finite, form_of, in_range
 from regraft.heads.gp.levels import Levels, weigh
 from regraft.linear.products import eigen, one_blas_thread
 
@@ -90,8 +90,12 @@ class Spectrum:
         """log p(y) = −½ yᵀA⁻¹y − ½ log det A − ½ n log 2π with A = scale · K + noise · I, summed over the columns.
 
         Rasmussen & Williams (2006), Eq. 5.8.
+
+        Raises:
+            SolverError: targets whose squares over the noise are out of float64's range.
         """
-        return _log_normal(self._turned(targets)[0], self._levels(scale, noise))
+        turned = self._turned(targets)[0]
+        return in_range(_log_normal(turned, self._levels(scale, noise)), turned)
 
     def leave_one_out(self, targets: Tensor, scale: float, noise: float) -> tuple[Tensor, Tensor]:
         """Mean and variance (noise included) of every row's targets, predicted from all other rows; both (N, C).

@@ -24,7 +24,7 @@ from regraft.errors import SolverError
 from regraft.heads.batches import batches
 from regraft.heads.calibration import link
 from regraft.heads.gp.elbo import FEW, Likelihood, Problem, divergence, marginals, pairs, together
-from regraft.heads.gp.forms import finite
+from regraft.heads.gp.forms import check_whole, finite
 from regraft.heads.gp.predictive import average
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design
@@ -99,6 +99,7 @@ class Variational:
 
     def draw(self, n: int, seed: int = 0) -> Iterator[Blocks]:
         """Draws of w, in pairs about the mean."""
+        check_whole(n, "the number of draws", 0)
         generator = torch.Generator().manual_seed(seed)
         centre, spread = self.coefficients.flatten(), self.deviations.flatten()
         for number in range(n):
@@ -174,7 +175,8 @@ def variational(
         targets: (N, C): rows on the simplex for softmax, numbers from 0 to 1 for sigmoid, numbers for gaussian.
         likelihood: of the targets.
         base: (N, C), the mean function at the rows; zero if ``None``.
-        prior: standard deviations of the coefficients, one number or numbers by block (1 where not named).
+        prior: standard deviations of the coefficients, one number, or numbers by block or pattern (1 where
+            not named).
         noise: the variance of a Gaussian likelihood.
         descent: steps, batches, draws and seeds.
         start: means to begin at (a MAP solution, say); zero if ``None``.
