@@ -20,6 +20,7 @@ from regraft.heads import (
     condition,
     condition_design,
 )
+from regraft.heads.gp import parameters
 from regraft.linear import Blocks, Dense, Design, FeatureDesign
 
 TIGHT = Iteration(rank=10, tol=1e-12)
@@ -64,7 +65,7 @@ def test_what_rests_on_a_solve_that_stopped_early_warns_though_the_mean_converge
             call(2)
 
 
-@pytest.mark.parametrize("method", ["dense", "cg"])
+@pytest.mark.parametrize("method", ["dense", "kernel", "cg"])
 @pytest.mark.parametrize("kind", ["number", "rows", "cells"])
 def test_both_spaces_are_one_posterior(method: str, kind: str) -> None:
     noise = {"number": 0.1, "rows": 0.05 + normal(25, seed=5).square(), "cells": 0.05 + normal(25, 2, seed=6).square()}
@@ -77,10 +78,26 @@ def test_both_spaces_are_one_posterior(method: str, kind: str) -> None:
     covariance = exact.covariance(star @ phi.T, star @ star.T)
     torch.testing.assert_close(found.covariance(new), covariance, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(found.variance(new).reshape(-1), covariance.diagonal(), rtol=1e-8, atol=1e-9)
-    if method == "dense":
-        assert found.evidence == pytest.approx(exact.evidence, rel=1e-10)
-    else:
+    vectors = normal(1, 16, 3, seed=8)
+    inverse = found.system.solve(found.system.times(vectors))[0]
+    torch.testing.assert_close(inverse, vectors, rtol=1e-8, atol=1e-9)
+    if method == "cg":
         assert found.evidence is None
+    else:
+        assert found.evidence == pytest.approx(exact.evidence, rel=1e-10)
+
+
+def test_the_space_is_chosen_by_size(monkeypatch) -> None:
+    def way(rows: int, limit: int) -> str:
+        monkeypatch.setattr(parameters, "_DENSE", limit)
+        found = condition_design(Explicit(X[:rows]), Y[:rows], 0.1, PRIOR, iteration=TIGHT)
+        assert found.status.converged
+        assert f"by {found.system.way}" in found.status.message
+        return found.system.way
+
+    assert way(25, 16) == "Cholesky in float64"  # 16 coefficients
+    assert way(7, 15) == "the Cholesky factor of its kernel in float64"  # 14 numbers
+    assert "conjugate gradients" in way(25, 15)
 
 
 def test_the_coefficients_are_the_paper_s_formula() -> None:
@@ -104,8 +121,9 @@ def test_draws_of_f_have_its_covariance_and_are_the_same_however_solved() -> Non
     size = float(covariance.diagonal().max())
     torch.testing.assert_close(drawn.reshape(count, -1).T.cov(), covariance, rtol=0, atol=0.2 * size)
     torch.testing.assert_close(drawn.mean(0), found.mean(new), rtol=0, atol=5 * (size / count) ** 0.5)
-    other = condition_design(Explicit(X), Y, 0.3, 1.0, "cg", iteration=TIGHT)
-    torch.testing.assert_close(other.sample(new, 5, seed=4), found.sample(new, 5, seed=4), rtol=1e-7, atol=1e-8)
+    for method in ("kernel", "cg"):
+        other = condition_design(Explicit(X), Y, 0.3, 1.0, method, iteration=TIGHT)  # type: ignore[arg-type]
+        torch.testing.assert_close(other.sample(new, 5, seed=4), found.sample(new, 5, seed=4), rtol=1e-7, atol=1e-8)
 
 
 def test_a_last_layer_agrees_with_scikit_learn() -> None:
@@ -122,7 +140,7 @@ def test_a_last_layer_agrees_with_scikit_learn() -> None:
 
 def test_float32_designs_are_answered_to_their_rounding() -> None:
     exact = condition_design(Explicit(X), Y, 0.1)
-    for method in ("dense", "cg"):
+    for method in ("dense", "kernel", "cg"):
         found = condition_design(Explicit(X.float()), Y, 0.1, 1.0, method, iteration=Iteration(tol=1e-5))  # type: ignore[arg-type]
         assert found.coefficients.dtype == torch.float32
         torch.testing.assert_close(found.mean(Explicit(NEW.float())), exact.mean(Explicit(NEW)), rtol=0, atol=2e-4)
@@ -140,7 +158,7 @@ def test_the_evidence_of_float32_features_is_that_of_the_same_numbers(noise: flo
 
 
 def test_a_design_that_is_not_finite_is_not_told_to_have_more_noise() -> None:
-    for method in ("dense", "cg"):
+    for method in ("dense", "kernel", "cg"):
         with pytest.raises(SolverError, match=r"a product with a kernel; expected finite numbers; got NaN or infinity"):
             condition_design(Explicit(X * torch.nan), torch.ones(len(X), 2), 0.1, method=method)  # type: ignore[arg-type]
 

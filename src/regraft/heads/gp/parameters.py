@@ -5,8 +5,8 @@ With f = Φ w, w ~ N(0, D), D = diag(prior²) by block, noise variances Σ and t
     w | y ~ N(w̄, D^½ S⁻¹ D^½),   S = I + Ψᵀ Σ⁻¹ Ψ,   Ψ = Φ D^½,   w̄ = D^½ S⁻¹ Ψᵀ Σ⁻¹ y.
 
 Maddox et al. (2021), Eq. 2; by the matrix inversion lemma f* has the mean and covariance of
-:func:`regraft.heads.condition` on K = Φ D Φᵀ. Here the system has P unknowns instead of N·C; which of the two serves is
-the caller's to say, for the one is asked by designs and the other by kernels.
+:func:`regraft.heads.condition` on K = Φ D Φᵀ. S has P unknowns, K has N·C: by size S is factorised itself, or by the
+factor of the kernel, or solved by conjugate gradients.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from regraft.heads.gp.forms import KernelForm, check_whole, columns, in_range, n
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free
 from regraft.heads.gp.regression import least_noise, mean_diagonal, raised
 from regraft.heads.gp.system import System
+from regraft.heads.gp.woodbury import Woodbury
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design, DiagonalOperator
 from regraft.linear.design import deviations_of
@@ -108,7 +109,7 @@ def condition_design(
     targets: Tensor,
     noise: float | Tensor,
     prior: Mapping[str, float] | float = 1.0,
-    method: Literal["auto", "dense", "cg"] = "auto",
+    method: Literal["auto", "dense", "kernel", "cg"] = "auto",
     *,
     iteration: Iteration = ITERATION,
 ) -> CoefficientPosterior:
@@ -121,7 +122,8 @@ def condition_design(
         prior: standard deviations of the coefficients, one number, or numbers by block or pattern (1 where
             not named).
         method: ``dense`` writes S out, in chunks of rows, and factorises it: evidence, any number of variances;
-            ``cg`` needs only products with Φ; ``auto`` is ``dense`` up to P = 4,000.
+            ``kernel`` does so with K + Σ, in function space; ``cg`` needs only products with Φ; ``auto`` is ``dense``
+            up to P = 4,000, ``kernel`` up to N·C = 4,000 beyond, else ``cg``. The status says which it was.
         iteration: of ``cg``.
 
     Raises:
@@ -132,8 +134,8 @@ def condition_design(
     if tuple(values.shape) != (design.n_rows, design.n_outputs):
         expected = f"({design.n_rows}, {design.n_outputs}), as the design"
         raise SolverError("the targets of a Gaussian process", expected=expected, got=str(tuple(values.shape)))
-    if method not in ("auto", "dense", "cg"):
-        raise SolverError(f"{method!r} is no method of conditioning", expected="auto, dense, cg")
+    if method not in ("auto", "dense", "kernel", "cg"):
+        raise SolverError(f"{method!r} is no method of conditioning", expected="auto, dense, kernel, cg")
     scaled = design.scaled(prior)
     wide = KernelForm("full", design.n_outputs)
     products = scaled.operator()
@@ -142,15 +144,24 @@ def condition_design(
     if not bool((flat > 0).all()):
         raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")
     variances = flat.view(values.shape)
-    if method == "dense" or (method == "auto" and design.n_coefficients <= _DENSE):
+    if method == "auto":
+        fits = (("dense", design.n_coefficients), ("kernel", values.numel()), ("cg", 0))
+        method = next(name for name, unknowns in fits if unknowns <= _DENSE)  # type: ignore[assignment]
+    if method == "kernel":
+        inverse = Woodbury(scaled, flat[0])
+        system: System = inverse
+        said += inverse.said
+        solution, status = inverse.of_targets(values.reshape(-1))
+    elif method == "dense":
         information, right = _normal_equations(scaled, values, variances)
-        system: System = factorise(information[None], torch.zeros(1, dtype=torch.float64))[0]
+        system = factorise(information[None], torch.zeros(1, dtype=torch.float64))[0]
+        solution, status = system.solve(right[None, :, None])
     else:
         weights = DiagonalOperator((1 / flat[0]).to(device=design.device, dtype=design.dtype))
         ones = torch.ones(1, design.n_coefficients, dtype=torch.float64)
         system = matrix_free([scaled.ggn(weights)], ones, 1.0, iteration)
         right = _adjoint(scaled, values / variances)
-    solution, status = system.solve(right[None, :, None])
+        solution, status = system.solve(right[None, :, None])
     coefficients = _unscaled(scaled, solution[0, :, 0], prior)
     if not bool(torch.isfinite(coefficients.flatten()).all()):
         raise SolverError("the posterior is not finite", do="scale the targets, or give a larger noise")
