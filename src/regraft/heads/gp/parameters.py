@@ -145,8 +145,8 @@ def condition_design(
         raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")
     variances = flat.view(values.shape)
     if method == "auto":
-        fits = (("dense", design.n_coefficients), ("kernel", values.numel()), ("cg", 0))
-        method = next(name for name, unknowns in fits if unknowns <= _DENSE)  # type: ignore[assignment]
+        small = [design.n_coefficients <= _DENSE, values.numel() <= _DENSE]
+        method = "dense" if small[0] else "kernel" if small[1] else "cg"
     if method == "kernel":
         inverse = Woodbury(scaled, flat[0])
         system: System = inverse

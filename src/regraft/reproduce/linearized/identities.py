@@ -100,8 +100,13 @@ def _finite_ntk(train: Design, test: Design, targets: Tensor) -> tuple[Tensor, T
 
 def _linearised(train: Design, test: Design, targets: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean f, in parameter space."""
-    method = "dense" if train.n_coefficients <= _WRITTEN else "cg"  # never by the kernel, which the other space has
-    posterior = condition_design(train, targets - values[:TRAIN], _noise(train), method=method, iteration=_EXACT)
+    posterior = condition_design(
+        train,
+        targets - values[:TRAIN],
+        _noise(train),
+        method="dense" if train.n_coefficients <= _WRITTEN else "cg",  # never by the kernel, which is the other space's
+        iteration=_EXACT,
+    )
     return values[TRAIN:] + posterior.mean(test), posterior.covariance(test)
 
 
