@@ -27,7 +27,7 @@ from regraft.network import Network
 from regraft.network.policy import no_derivatives
 from regraft.wording import some
 
-__all__ = ["Kept", "Replay", "cast", "check_finite", "private_copy"]
+__all__ = ["Kept", "Replay", "cast", "check_derivatives", "check_finite", "private_copy"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
