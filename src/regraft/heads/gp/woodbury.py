@@ -8,8 +8,6 @@ unknowns on the left, N·C on the right.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -20,14 +18,12 @@ from regraft.linear import Design
 
 __all__ = ["Woodbury"]
 
-_DIRECT = Status(True, 0, math.nan, "")  # by substitution, of which no residual is taken
-
 
 class Woodbury(System):
     """S by the factor of A.
 
     Args:
-        design: Ψ, products with which have its precision.
+        design: Ψ; products with it, and the kernel, have its precision.
         noise: the diagonal of Σ, (N·C,), float64.
     """
 
@@ -57,13 +53,13 @@ class Woodbury(System):
 
     def explained(self, left: Tensor) -> tuple[Tensor, Status]:
         """‖k*‖² − ‖L⁻¹ Ψ k*‖² of each row, A = L Lᵀ."""
-        half = self.factor.half(self._down(left[0].mT)[None])
-        return left.square().sum(2) - half.square().sum(1), _DIRECT
+        known, status = self.factor.explained(self._down(left[0].mT).mT[None])
+        return left.square().sum(2) - known, status
 
     def explained_jointly(self, left: Tensor) -> tuple[Tensor, Status]:
         """K* K*ᵀ − (L⁻¹ Ψ K*ᵀ)ᵀ (L⁻¹ Ψ K*ᵀ)."""
-        half = self.factor.half(self._down(left[0].mT)[None])
-        return left @ left.mT - half.mT @ half, _DIRECT
+        known, status = self.factor.explained_jointly(self._down(left[0].mT).mT[None])
+        return left @ left.mT - known, status
 
     def times_one(self, number: int, vectors: Tensor) -> Tensor:
         """X + Ψᵀ Σ⁻¹ Ψ X."""
