@@ -91,6 +91,13 @@ def test_what_another_run_measures_is_left_to_it_and_then_awaited(bench, tmp_pat
     assert len(calls) == 2
 
 
+def test_a_bench_tells_how_many_arms_are_measured(bench):
+    told = []
+    bench.context = replace(bench.context, within=lambda *how_far: told.append(how_far))
+    bench.over_seeds(Arm("count", 1, _counting([])), "C", "leaf")
+    assert told == [("count", 1, 2), ("count", 2, 2)]
+
+
 def test_an_arm_that_fails_is_left_to_the_next_run(bench, tmp_path):
     def fails(bench, place):
         raise ValueError("this one")

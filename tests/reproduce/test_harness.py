@@ -384,11 +384,12 @@ def test_progress_and_unknown_rows(tmp_path):
 
     def run(context):
         context.progress(3, 5)
+        context.within("kernel", 40, 90)
         return two.run(context)
 
     page = (_row("one"), replace(two, run=run))
     _go(page, tmp_path, progress=lambda *args: seen.append(args))
-    assert seen == [("rows", 0, 2), ("rows", 1, 2), ("two", 3, 5), ("rows", 2, 2)]
+    assert seen == [("rows", 0, 2), ("rows", 1, 2), ("two", 3, 5), ("two, kernel", 40, 90), ("rows", 2, 2)]
     with pytest.raises(RegraftError, match="two"):
         _go(page, tmp_path, ["tow"])
 

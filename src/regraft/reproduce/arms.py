@@ -23,7 +23,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -206,9 +206,16 @@ class Bench:
 
     def ahead(self, arm: Arm, places: Iterable[Place], **parameters: Any) -> None:
         """Measure the arm where it is not known and no other run is measuring it."""
-        for place in places:
+        some, told = list(places), self.told(arm.name)
+        for number, place in enumerate(some):
             with contextlib.suppress(Timeout):
                 self._value(arm, place, parameters, patience=0)
+            told(number + 1, len(some))
+
+    def told(self, what: str) -> Callable[[int, int], None]:
+        """Something that is called with (done, total) of what takes minutes or more inside the row."""
+        within = self.context.within
+        return (lambda done, total: None) if within is None else partial(within, what)
 
     def _value(self, arm: Arm, place: Place, parameters: Mapping[str, Any], patience: float = -1) -> dict[str, Any]:
         """The arm's value, waiting ``patience`` seconds (-1: for ever) for another run that measures it."""

@@ -60,7 +60,7 @@ def reproduce(
             processor. Where none is named it is ``cpu`` at scale mini and ``auto`` at scale full.
         arms: the folder that measured arms are read from and written to; in the cache if ``None``.
         progress: called with (what, done, total): before each of the ``gates`` and ``rows``, and by a row itself, under
-            its id, for its parts.
+            its id, for its parts, and under its id and a name for what takes long inside them.
         page, known_gates: other rows and gates than the page's own, for tests.
 
     Raises:
@@ -82,13 +82,17 @@ def reproduce(
     for number, row in enumerate(chosen):
         if progress:
             progress("rows", number, len(chosen))
-        own = partial(progress, row.id) if progress else None
-        reports.append(_one(row, replace(context, progress=own, measured_on=set()), output, tried))
+        own, within = (partial(progress, row.id), partial(_told_within, progress, row.id)) if progress else (None, None)
+        reports.append(_one(row, replace(context, progress=own, within=within, measured_on=set()), output, tried))
     if progress and chosen:
         progress("rows", len(chosen), len(chosen))
     fresh = {report.row.id: report.judgement.status for report in reports}
     statuses = tuple((row.id, fresh.get(row.id) or _stored(row, scale, output)) for row in page)
     return Report(scale, tuple(reports), tuple(tried.values()), statuses)
+
+
+def _told_within(progress: Progress, row: str, what: str, done: int, total: int) -> None:
+    progress(f"{row}, {what}", done, total)
 
 
 def _can_run(row: Row, scale: Scale, data: Path) -> bool:

@@ -53,6 +53,7 @@ class Context:
         scale: ``mini`` or ``full``.
         seeds: the seeds of rows, initial weights and folds.
         progress: called with (done, total) now and then.
+        within: called with (what, done, total) inside that: for what takes minutes or more.
         device: where networks run that a bench gives out.
         arms: where measured arms are kept, by name; in the cache if ``None``.
         measured_on: devices that the run's arms were measured on, by torch's names; a bench adds to them.
@@ -63,6 +64,7 @@ class Context:
     scale: Scale = "mini"
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     progress: Callable[[int, int], None] | None = None
+    within: Callable[[str, int, int], None] | None = None
     device: str = "cpu"
     arms: Path | None = None
     measured_on: set[str] = field(default_factory=set, compare=False)

@@ -463,6 +463,21 @@ def test_figures_of_classes_are_measured_on_a_bench(tmp_path, monkeypatch):
     assert len(made) == len(bench.seeds)
 
 
+def test_figures_of_classes_tell_how_far_kernels_and_steps_are(tmp_path):
+    told = []
+    bench = toys.bench(tmp_path, seeds=(0,))
+    context = replace(bench.context, within=lambda *how_far: told.append(how_far))
+    bench = type(bench)(context, tasks=("leaf",), backbones=toys.BACKBONES, rows=_three_classes, kinds=toys.KINDS)
+    classes.measured_on(bench, ("C",), steps=10, batch_size=8)
+    last = {what: (done, total) for what, done, total in told}  # of each
+    steps = {f"{model}, steps of C, seed 0": (10, 10) for model in classes.MODELS}
+    assert steps.items() <= last.items()
+    for kernel in ("kernel of C, seed 0", "kernel with the test rows of C, seed 0"):
+        done, total = last[kernel]
+        assert done == total > 0
+        assert any(what == kernel and done < total for what, done, total in told)
+
+
 def test_the_second_network_is_measured_while_another_run_has_the_first(tmp_path, monkeypatch):
     order = []
 

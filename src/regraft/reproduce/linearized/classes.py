@@ -7,7 +7,7 @@ Three ways to a posterior, all with one prior scale, that of the highest Laplace
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -73,16 +73,26 @@ _MEMORY = 2**33
 """Bytes of derivatives held at a time, four times the default: a ResNet-56 takes dozens of passes over all rows."""
 
 
-def kernels_of(train: Design, test: Design, form: Form) -> Kernels:
-    """The kernels between all outputs (``full``), or the mean of the outputs' own (``shared``)."""
+def kernels_of(
+    train: Design, test: Design, form: Form, told: Callable[[str], Callable[[int, int], None] | None] = lambda _: None
+) -> Kernels:
+    """The kernels between all outputs (``full``), or the mean of the outputs' own (``shared``).
+
+    ``told(what)`` gives what is called with the rows done and in all of one kernel.
+    """
     own = ntk_within_rows(test)
     prior = own if form == "full" else own.diagonal(dim1=1, dim2=2).mean(1)
-    gram, cross = (ntk(*sides, form=form, memory=_MEMORY) for sides in ((train,), (test, train)))
+    sides = {"kernel": (train,), "kernel with the test rows": (test, train)}
+    gram, cross = (ntk(*rows, form=form, memory=_MEMORY, progress=told(what)) for what, rows in sides.items())
     return Kernels(train, test, form, gram, cross, prior)
 
 
 def inferred(
-    kernels: Kernels, targets: Tensor, centre: tuple[Tensor, Tensor] | None, descent: Descent
+    kernels: Kernels,
+    targets: Tensor,
+    centre: tuple[Tensor, Tensor] | None,
+    descent: Descent,
+    told: Callable[[int, int], None] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Class probabilities (M, C) by every way, and what was found on the way.
 
@@ -91,12 +101,14 @@ def inferred(
         targets: one-hot, (N, C).
         centre: the mean function at the rows of both parts; zero if ``None``.
         descent: of variational inference.
+        told: called with its steps done and in all.
     """
     train, test, cross, prior = kernels.train, kernels.test, kernels.cross, kernels.prior
     before, there = centre if centre is not None else (None, None)
     fit, _ = scale_by_evidence(kernels.gram, targets, mean=before)
     start = _mapped(train, fit) if kernels.form == "full" else None
-    found = variational(train, targets, base=before, prior=fit.scale**0.5, descent=descent, start=start)
+    steps = None if told is None else lambda done, total, _: told(done, total)
+    found = variational(train, targets, base=before, prior=fit.scale**0.5, descent=descent, start=start, progress=steps)
     probabilities = {
         "MAP": fit.probabilities(cross, prior, there, by="map"),
         "Laplace": fit.probabilities(cross, prior, there),
@@ -230,14 +242,19 @@ def _linearised(bench: Bench, place: Place, model: str, steps: int, batch_size: 
     """Of one linearisation, by way, and what was ``said`` on the way."""
     rows, (here, there) = bench.rows(place.task, place.seed), _sides(bench, place, batch_size)
 
+    def told(what: str) -> Callable[[int, int], None]:
+        return bench.told(f"{what} of {place.network}, seed {place.seed}")
+
     def made() -> dict[str, Tensor]:
-        found = kernels_of(here, there, "shared")
+        found = kernels_of(here, there, "shared", told)
         return {"gram": found.gram, "cross": found.cross, "prior": found.prior}
 
     kernels = Kernels(here, there, "shared", **bench.tensors(FIGURE4, place, made))
     one_hot = functional.one_hot(_classes(rows.part("train")), here.n_outputs).double()
     centre = (here.outputs.cpu().double(), there.outputs.cpu().double()) if model == MODELS[0] else None
-    probabilities, said = inferred(kernels, one_hot, centre, Descent(steps=steps, seed=place.seed))
+    probabilities, said = inferred(
+        kernels, one_hot, centre, Descent(steps=steps, seed=place.seed), told(f"{model}, steps")
+    )
     found = {way: figures(each, rows.part("test")) for way, each in probabilities.items()}
     return {**found, "said": {name: said[name] for name in ("scale", "residual", "VI")}}
 
