@@ -145,6 +145,7 @@ def test_a_right_design_passes_every_test():
         (Nan, "test_adjoint_identity"),
         (Nan, "test_adjoint_agrees_with_the_dense_matrix"),
         (WrongRows, "test_rows_agree_with_the_dense_matrix"),
+        (WrongRows, "test_row_blocks_are_the_dense_matrix_in_parts"),
         (WrongTake, "test_take_agrees_with_the_dense_matrix"),
         (WrongGram, "test_gram_agrees_with_the_dense_matrix"),
         (WrongTag, "test_tags_hold"),
@@ -156,6 +157,7 @@ def test_a_wrong_design_fails_the_test_that_names_it(make, name):
 
 ROWS_OR_TAKE = [
     "test_rows_agree_with_the_dense_matrix",
+    "test_row_blocks_are_the_dense_matrix_in_parts",
     "test_row_chunks_are_the_dense_matrix_in_parts",
     "test_take_agrees_with_the_dense_matrix",
 ]

@@ -135,8 +135,9 @@ class Fisher(Operator):
 def _(operator: Fisher) -> Tensor:
     """Σ_i w_i Σ_c s_c (J_c − m)²: for softmax the variance of J_c under p, for the others Σ_c H_cc J_c²."""
     design, hessian = operator.design, operator.hessian
-    total = torch.zeros(operator.shape[0], dtype=operator.dtype, device=operator.device)
-    for part, written in design.row_chunks(_BYTES):
+    like = torch.zeros(0, dtype=operator.dtype, device=operator.device)
+    total = {name: like.new_zeros(prod(shape)) for name, shape in design.shapes.items()}
+    for part, name, written in design.row_blocks(_BYTES):
         mean, weights = hessian.mean[part][:, :, None], hessian.weights[part]
         if hessian.loss == "softmax":
             found = (mean * (written - (mean * written).sum(1, keepdim=True)).square()).sum(1)
@@ -144,8 +145,8 @@ def _(operator: Fisher) -> Tensor:
             found = (mean * (1 - mean) * written.square()).sum(1)
         else:
             found = written.square().sum(1)
-        total += weights @ found
-    return total
+        total[name] += weights @ found
+    return torch.cat(list(total.values()))
 
 
 def fisher(

@@ -6,7 +6,7 @@ wrappers pass an operation on to what they wrap, so that structure survives wrap
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import final
 
@@ -20,8 +20,10 @@ from regraft.linear.design import (
     join_of,
     operator_of,
     rename_of,
+    row_blocks_of,
     rows_of,
     scale_of,
+    spans_of,
     take_of,
 )
 from regraft.linear.operator import Operator, Tagged
@@ -150,6 +152,13 @@ def _(design: Design, index: Tensor) -> Blocks:
             for name, shape in design.shapes.items()
         }
     )
+
+
+@row_blocks_of.register
+def _(design: Design, nbytes: int) -> Iterator[tuple[slice, str, Tensor]]:
+    for part in spans_of(design, nbytes):
+        for name, block in design.rows(part).items():
+            yield part, name, block.reshape(part.stop - part.start, design.n_outputs, -1)
 
 
 @take_of.register

@@ -3,8 +3,8 @@
 A new Design gives two private methods, ``_apply`` and ``_adjoint``, and has the whole public
 contract: rows, selections of rows, ``|``, prior scales, Gram and Gauss-Newton operators. Where it
 knows a faster way it registers one with the ``functools.singledispatch`` function of that
-operation (``rows_of``, ``take_of``, ``scale_of``, ``rename_of``, ``join_of``, ``operator_of``,
-``gram_of``), so no method is ever overridden and ``gram_of.registry`` shows which fast paths
+operation (``rows_of``, ``row_blocks_of``, ``take_of``, ``scale_of``, ``rename_of``, ``join_of``,
+``operator_of``, ``gram_of``), so no method is ever overridden and ``gram_of.registry`` shows which fast paths
 exist. The rules that hold for every Design are registered by ``regraft.linear.combine``.
 """
 
@@ -33,8 +33,10 @@ __all__ = [
     "join_of",
     "operator_of",
     "rename_of",
+    "row_blocks_of",
     "rows_of",
     "scale_of",
+    "spans_of",
     "take_of",
 ]
 
@@ -147,13 +149,23 @@ class Design(ABC):
             start: the first row.
         """
         order = list(self.shapes if names is None else names)
-        each = self.n_outputs * self.n_coefficients * self.dtype.itemsize
-        step = max(1, nbytes // max(1, each))
-        for begin in range(start, self.n_rows, step):
-            part = slice(begin, min(begin + step, self.n_rows))
+        for part in spans_of(self, nbytes, start):
             blocks = self.rows(part)
             size = (part.stop - part.start, self.n_outputs, -1)
             yield part, torch.cat([blocks[name].reshape(size) for name in order], dim=2)
+
+    @final
+    def row_blocks(self, nbytes: int) -> Iterator[tuple[slice, str, Tensor]]:
+        """Yield Φ written out some rows and a block at a time: which rows, which block, and its ``(n, C, p)`` numbers.
+
+        Of every part of the rows, in order, each block once. Cheaper than :meth:`row_chunks` where sums over
+        coefficients are wanted: blocks are not put beside each other. The numbers are the caller's, who may write into
+        them.
+
+        Args:
+            nbytes: of all blocks of a part, at most, but for one row at least.
+        """
+        yield from row_blocks_of(self, nbytes)
 
     @final
     def take(self, index: Index) -> Design:
@@ -287,6 +299,20 @@ def _unknown(design: object) -> ShapeError:
 def rows_of(design: Design, index: Tensor) -> Blocks:
     """Return dense rows ``(n, C, *shape)``; by default one adjoint a unit output of the taken design."""
     raise _unknown(design)
+
+
+@singledispatch
+def row_blocks_of(design: Design, nbytes: int) -> Iterator[tuple[slice, str, Tensor]]:
+    """Yield (rows, block name, ``(n, C, p)`` numbers); by default parts of :meth:`Design.rows`."""
+    raise _unknown(design)
+
+
+def spans_of(design: Design, nbytes: int, start: int = 0) -> Iterator[slice]:
+    """Parts of the rows from ``start`` on, whose numbers take so many bytes at most; one row at least."""
+    each = design.n_outputs * design.n_coefficients * design.dtype.itemsize
+    step = max(1, nbytes // max(1, each))
+    for begin in range(start, design.n_rows, step):
+        yield slice(begin, min(begin + step, design.n_rows))
 
 
 @singledispatch

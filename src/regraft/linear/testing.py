@@ -192,6 +192,23 @@ class DesignContract(ABC):
         if turned:
             self._close(torch.cat(turned).flatten(0, 1), wanted, "row_chunks in another order")
 
+    def test_row_blocks_are_the_dense_matrix_in_parts(self) -> None:
+        """row_blocks() gives of every part of the rows each block once, and what is given may be written into."""
+        design = self.make_design()
+        one = design.n_outputs * design.n_coefficients * design.dtype.itemsize
+        wanted = self._oracle_rows(design, list(range(design.n_rows)))
+        widths = [prod(shape) for shape in design.shapes.values()]
+        for nbytes in (1, 2 * one + 1, 1000 * one):
+            found: dict[str, list[Tensor]] = {name: [] for name in design.shapes}
+            ends: dict[str, int] = dict.fromkeys(design.shapes, 0)
+            for part, name, numbers in design.row_blocks(nbytes):
+                self._holds(part.start == ends[name], "row_blocks leaves rows out")
+                ends[name] = part.stop
+                found[name].append(numbers.flatten(0, 1).clone())
+                numbers.zero_()
+            for name, expected in zip(design.shapes, wanted.split(widths, dim=1)):
+                self._close(torch.cat(found[name]), expected, f"row_blocks of {name}")
+
     def test_take_agrees_with_the_dense_matrix(self) -> None:
         """take(index) keeps order and repeats, in apply, adjoint and rows, and composes."""
         design, generator = self.make_design(), self._generator()

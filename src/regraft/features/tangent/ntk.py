@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -14,10 +14,10 @@ from torch import Tensor
 from regraft.errors import ModelError
 from regraft.features.tangent.design import Part, Tangent, Through
 from regraft.features.tangent.kernel import Form, Outer, Side, check_form, kernel_between, outer_layers
-from regraft.features.tangent.rowwise import Projected, adjoints, jacobian, project
+from regraft.features.tangent.rowwise import Projected, adjoints, blocks, jacobian, project
 from regraft.features.tangent.sums import Sums
 from regraft.linear import Blocks, Design, Operator, Tag, mirror
-from regraft.linear.design import deviations_of, gram_of, operator_of, rows_of
+from regraft.linear.design import deviations_of, gram_of, operator_of, row_blocks_of, rows_of
 from regraft.linear.operator import dense, diagonal
 
 __all__ = ["NTK", "form_error", "ntk", "ntk_adjoints", "ntk_project", "ntk_within_rows"]
@@ -280,6 +280,13 @@ def _(design: Design) -> Operator:
 def _(design: Design, index: Tensor) -> Blocks:
     found = jacobian(_side(design, index))
     return Blocks({name: found[name] for name in design.shapes})
+
+
+@row_blocks_of.register(Tangent)
+@row_blocks_of.register(Part)
+@row_blocks_of.register(Through)
+def _(design: Design, nbytes: int) -> Iterator[tuple[slice, str, Tensor]]:
+    return blocks(_side(design), nbytes)
 
 
 @gram_of.register(Tangent)

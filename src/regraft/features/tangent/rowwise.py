@@ -15,7 +15,7 @@ from regraft.features.tangent.kernel import Side
 from regraft.features.tangent.sums import Sums
 from regraft.features.tangent.tape import Layer
 
-__all__ = ["Projected", "adjoints", "jacobian", "project"]
+__all__ = ["Projected", "adjoints", "blocks", "jacobian", "project"]
 
 _BYTES = 2**28  # of derivatives at once
 
@@ -89,11 +89,18 @@ def adjoints(side: Side, prior: Mapping[str, float], vectors: Tensor) -> dict[st
     return {name: total[name].view(-1, *shape) for name, shape in _shapes(side)}
 
 
-def _blocks(side: Side, prior: Mapping[str, float]) -> Iterator[tuple[int, int, Layer, Tensor]]:
+def blocks(side: Side, nbytes: int) -> Iterator[tuple[slice, str, Tensor]]:
+    """(rows, parameter, J's numbers ``(B, C, p)``), of so many bytes of derivatives at a time."""
+    for start, stop, layer, j in _blocks(side, dict.fromkeys(side.tape.names, 1.0), nbytes):
+        for name, part in zip(layer.names.values(), j.split(_sizes(layer), dim=2)):
+            yield slice(start, stop), name, part
+
+
+def _blocks(side: Side, prior: Mapping[str, float], nbytes: int = _BYTES) -> Iterator[tuple[int, int, Layer, Tensor]]:
     """(start, stop, layer, derivatives ``(B, C, p)`` times the prior) of every batch and layer."""
     layers = side.tape.layers
     row = side.outputs * sum(layer.size for layer in layers) * side.tape.like.itemsize
-    for start, stop, batch in replace(side, batch_size=max(1, min(side.batch_size, _BYTES // row))).batches():
+    for start, stop, batch in replace(side, batch_size=max(1, min(side.batch_size, nbytes // row))).batches():
         held = {layer: side.tape.like.new_empty((stop - start, side.outputs, layer.size)) for layer in layers}
         for seen in side.tape.read(batch, side.vectors, layers):
             places = held[seen.layer][:, seen.output].split(_sizes(seen.layer), dim=1)

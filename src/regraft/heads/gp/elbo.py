@@ -24,7 +24,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.calibration import link
 from regraft.heads.gp.forms import check_probabilities, columns, finite
-from regraft.linear import Blocks, Design
+from regraft.linear import Blocks, Design, all_finite
 from regraft.linear.design import deviations_of
 
 __all__ = ["FEW", "Likelihood", "Problem", "divergence", "marginals", "pairs", "together"]
@@ -137,21 +137,21 @@ class Problem:
 
     def _curvature(self, centre: Tensor) -> Tensor:
         """Σ_i [Ψ_iᵀ W_i Ψ_i]_kk, with W = I / noise, diag(π (1 − π)) or diag(π) − π πᵀ."""
-        weights = self.blocks(centre).flatten().double()
-        total = torch.zeros_like(centre)
-        for part, rows in self.design.row_chunks(_BYTES):
-            rows = rows.detach().double()
-            outputs = (rows @ weights).cpu() + self.base[part]
-            if self.likelihood == "gaussian":
-                own = torch.full_like(outputs, 1 / self.noise)
-            else:
-                own = link(self.likelihood, outputs)
-                if self.likelihood == "softmax":
-                    total -= torch.einsum("ncp,nc->np", rows, own.to(rows)).square().sum(0).cpu()
-                else:
-                    own = own * (1 - own)
-            total += torch.einsum("ncp,nc->p", rows.square_(), own.to(rows)).cpu()
-        return self.roots[:, 0].square() * total
+        outputs = self.outputs(self.design, torch.arange(self.design.n_rows), centre[:, None])[:, :, 0]
+        own = (
+            torch.full_like(outputs, 1 / self.noise)
+            if self.likelihood == "gaussian"
+            else link(self.likelihood, outputs)
+        )
+        if self.likelihood == "sigmoid":
+            own = own * (1 - own)
+        total = {name: torch.zeros(prod(shape), dtype=torch.float64) for name, shape in self.design.shapes.items()}
+        for part, name, numbers in self.design.row_blocks(_BYTES):
+            numbers, weights = numbers.detach(), own[part].to(numbers)
+            if self.likelihood == "softmax":  # the variance under π, as squares: a difference would round below zero
+                numbers = numbers - torch.einsum("ncp,nc->np", numbers, weights)[:, None]
+            total[name] += torch.einsum("ncp,nc->p", numbers.square(), weights).cpu()
+        return self.roots[:, 0].square() * torch.cat(list(total.values()))
 
     def _residual(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
         if self.likelihood == "gaussian":
@@ -200,15 +200,14 @@ def marginals(design: Design, means: Blocks, deviations: Blocks) -> tuple[Tensor
     Raises:
         SolverError: they are not finite.
     """
-    centre, spread = (blocks.ordered(list(design.shapes)).flatten().double() for blocks in (means, deviations))
     shape = (design.n_rows, design.n_outputs)
-    mean = torch.empty(shape, dtype=torch.float64)
-    covariance = torch.empty((*shape, shape[1]), dtype=torch.float64)
-    for part, rows in design.row_chunks(_BYTES):
-        rows = rows.detach().double()
-        mean[part] = (rows @ centre).cpu()
-        rows *= spread
-        covariance[part] = (rows @ rows.mT).cpu()
+    mean = torch.zeros(shape, dtype=torch.float64)
+    covariance = torch.zeros((*shape, shape[1]), dtype=torch.float64)
+    for part, name, numbers in design.row_blocks(_BYTES):
+        numbers = numbers.detach()
+        mean[part] += (numbers @ means[name].reshape(-1).to(numbers)).cpu()
+        scaled = numbers * deviations[name].reshape(-1).to(numbers)
+        covariance[part] += (scaled @ scaled.mT).cpu()
     _check_finite(mean, covariance)
     return mean, covariance
 
@@ -230,5 +229,5 @@ def together(size: int) -> int:
 
 
 def _check_finite(*values: Tensor) -> None:
-    if not all(math.isfinite(float(value.sum())) for value in values):
+    if not all(all_finite(value) for value in values):
         raise SolverError("the outputs", expected="finite numbers", got="NaN or infinity", do="lower the rate")
