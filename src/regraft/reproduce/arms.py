@@ -212,6 +212,10 @@ class Bench:
                 self._value(arm, place, parameters, patience=0)
             told(number + 1, len(some))
 
+    def unknown(self, arm: Arm, places: Iterable[Place], **parameters: Any) -> list[Place]:
+        """The places where the arm is not measured yet."""
+        return [each for each in places if self._kept(self._path(arm, each, parameters)) is None]
+
     def told(self, what: str) -> Callable[[int, int], None]:
         """Something that is called with (done, total) of what takes minutes or more inside the row."""
         within = self.context.within
@@ -219,7 +223,7 @@ class Bench:
 
     def _value(self, arm: Arm, place: Place, parameters: Mapping[str, Any], patience: float = -1) -> dict[str, Any]:
         """The arm's value, waiting ``patience`` seconds (-1: for ever) for another run that measures it."""
-        path = self._folder(arm) / f"{self._key(arm, place, parameters)}.json"
+        path = self._path(arm, place, parameters)
         if kept := self._kept(path):
             return kept
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -237,6 +241,9 @@ class Bench:
             with atomic_path(path) as temporary:
                 save_file({name: value.contiguous() for name, value in make().items()}, temporary)
         return load_file(path)
+
+    def _path(self, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> Path:
+        return self._folder(arm) / f"{self._key(arm, place, parameters)}.json"
 
     def _folder(self, arm: Arm) -> Path:
         return (self.context.arms or self.context.cache / "reproduce" / "arms") / arm.name

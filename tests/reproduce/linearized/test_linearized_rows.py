@@ -439,14 +439,14 @@ def test_three_ways_to_a_posterior_agree_on_easy_rows(form):
     one_hot = torch.nn.functional.one_hot(codes[:40], 3).double()
     centre = here.outputs.double(), there.outputs.double()
     descent = replace(classes.DESCENT, steps=200)
-    found, said = classes.inferred(classes.kernels_of(here, there, form), one_hot, centre, descent)
+    found, fit = classes.inferred(classes.kernels_of(here, there, form), one_hot, centre, descent)
     assert set(found) == set(classes.WAYS)
     for probabilities in found.values():
         torch.testing.assert_close(probabilities.sum(1), torch.ones(20, dtype=torch.float64), atol=1e-6, rtol=0)
         assert float((probabilities.argmax(1) == codes[40:]).double().mean()) >= 0.7
     if form == "full":  # the weights of the most probable function give its values
-        mapped = here.apply(classes._mapped(here, said["fit"])).double()
-        torch.testing.assert_close(mapped + centre[0], said["fit"].mode, rtol=1e-3, atol=1e-3)
+        mapped = here.apply(classes._mapped(here, fit)).double()
+        torch.testing.assert_close(mapped + centre[0], fit.mode, rtol=1e-3, atol=1e-3)
 
 
 def test_figures_of_classes_are_measured_on_a_bench(tmp_path, monkeypatch):
@@ -470,7 +470,7 @@ def test_figures_of_classes_tell_how_far_kernels_and_steps_are(tmp_path):
     bench = type(bench)(context, tasks=("leaf",), backbones=toys.BACKBONES, rows=_three_classes, kinds=toys.KINDS)
     classes.measured_on(bench, ("C",), steps=10, batch_size=8)
     last = {what: (done, total) for what, done, total in told}  # of each
-    steps = {f"{model}, steps of C, seed 0": (10, 10) for model in classes.MODELS}
+    steps = {f"{model}, steps with C, seed 0": (10, 10) for model in classes.MODELS}
     assert steps.items() <= last.items()
     for kernel in ("kernel of C, seed 0", "kernel with the test rows of C, seed 0"):
         done, total = last[kernel]
@@ -478,7 +478,7 @@ def test_figures_of_classes_tell_how_far_kernels_and_steps_are(tmp_path):
         assert any(what == kernel and done < total for what, done, total in told)
 
 
-def test_the_second_network_is_measured_while_another_run_has_the_first(tmp_path, monkeypatch):
+def test_a_run_does_what_it_can_while_another_has_the_first_network(tmp_path, monkeypatch):
     order = []
 
     def measured(bench, place, **parameters):
@@ -489,10 +489,15 @@ def test_the_second_network_is_measured_while_another_run_has_the_first(tmp_path
         ways = (f"{model}, {way}" for model in classes.MODELS for way in classes.WAYS)
         return {"network": figures, **dict.fromkeys(ways, figures), "form error": 0.0}
 
+    def weighed(bench, place, model, **parameters):
+        order.append((place.network, model))
+        return {}
+
     monkeypatch.setattr(classes, "FIGURE4", replace(classes.FIGURE4, compute=measured))
+    monkeypatch.setattr(classes, "WEIGHTS", replace(classes.WEIGHTS, compute=weighed))
     bench = toys.bench(tmp_path, seeds=(0,))
     classes.measured_on(bench, ("C", "D"))
-    assert order == ["C", "D", "C"]
+    assert order == ["C", "D", *(("C", model) for model in classes.MODELS[::-1]), "C"]
 
 
 def _three_classes(name, data, seed):

@@ -35,7 +35,7 @@ from regraft.reproduce.sources import source_folder
 from regraft.reproduce.tasks import KINDS, task
 from regraft.reproduce.words import about, at_least, bound, greater
 
-__all__ = ["FIGURE4", "MEASURED", "digits_network", "figures", "inferred", "kernels_of", "three_starts"]
+__all__ = ["FIGURE4", "MEASURED", "by_kernel", "digits_network", "figures", "inferred", "kernels_of", "three_starts"]
 
 WAYS = ("MAP", "Laplace", "VI")
 TRAIN, TEST = 80, 200  # digits of ntk-eq4: the kernel of all outputs with all is written out
@@ -44,6 +44,7 @@ EPOCHS = 8
 DESCENT = Descent(steps=300, batch=40, lr=0.02)
 ROWS, SEEDS = 2000, 3  # of Fig. 4
 STEPS = 500  # of its variational inference, sixteen epochs
+BATCH = 64  # rows a pass
 MODELS = ("linearised network", "finite NTK")
 
 
@@ -87,36 +88,32 @@ def kernels_of(
     return Kernels(train, test, form, gram, cross, prior)
 
 
+def by_kernel(
+    kernels: Kernels, targets: Tensor, centre: tuple[Tensor, Tensor] | None
+) -> tuple[dict[str, Tensor], Laplace]:
+    """Class probabilities (M, C) by MAP and Laplace, and the fit: see :func:`inferred`."""
+    before, there = centre if centre is not None else (None, None)
+    fit, _ = scale_by_evidence(kernels.gram, targets, mean=before)
+    rows = kernels.cross, kernels.prior, there
+    return {"MAP": fit.probabilities(*rows, by="map"), "Laplace": fit.probabilities(*rows)}, fit
+
+
 def inferred(
-    kernels: Kernels,
-    targets: Tensor,
-    centre: tuple[Tensor, Tensor] | None,
-    descent: Descent,
-    told: Callable[[int, int], None] | None = None,
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Class probabilities (M, C) by every way, and what was found on the way.
+    kernels: Kernels, targets: Tensor, centre: tuple[Tensor, Tensor] | None, descent: Descent
+) -> tuple[dict[str, Tensor], Laplace]:
+    """Class probabilities (M, C) by every way, and the fit of the first two.
 
     Args:
         kernels: those of MAP and Laplace; variational inference uses every weight.
         targets: one-hot, (N, C).
         centre: the mean function at the rows of both parts; zero if ``None``.
         descent: of variational inference.
-        told: called with its steps done and in all.
     """
-    train, test, cross, prior = kernels.train, kernels.test, kernels.cross, kernels.prior
+    probabilities, fit = by_kernel(kernels, targets, centre)
+    start = _mapped(kernels.train, fit) if kernels.form == "full" else None
     before, there = centre if centre is not None else (None, None)
-    fit, _ = scale_by_evidence(kernels.gram, targets, mean=before)
-    start = _mapped(train, fit) if kernels.form == "full" else None
-    steps = None if told is None else lambda done, total, _: told(done, total)
-    found = variational(train, targets, base=before, prior=fit.scale**0.5, descent=descent, start=start, progress=steps)
-    probabilities = {
-        "MAP": fit.probabilities(cross, prior, there, by="map"),
-        "Laplace": fit.probabilities(cross, prior, there),
-        "VI": found.probabilities(test, there),
-    }
-    return probabilities, {
-        "scale": fit.scale, "residual": fit.status.residual, "VI": found.status.message, "fit": fit
-    }  # fmt: skip
+    found = variational(kernels.train, targets, base=before, prior=fit.scale**0.5, descent=descent, start=start)
+    return {**probabilities, "VI": found.probabilities(kernels.test, there)}, fit
 
 
 # ----------------------------------------------------------------------------------------------- Eq. 4
@@ -166,9 +163,8 @@ def generalised(rows: Manifest, network: Network, seed: int) -> dict[str, float]
     one_hot = functional.one_hot(_classes(train), len(network.about.classes)).double()
     here, there = (Tangent(network, list(LAYERS), part, batch_size=100) for part in (train, test))
     kernels = kernels_of(here, there, "full")
-    probabilities, found = inferred(kernels, one_hot, None, replace(DESCENT, seed=seed))
-    losses, first = three_starts(kernels.gram, one_hot, found["scale"], seed)
-    fit: Laplace = found["fit"]
+    probabilities, fit = inferred(kernels, one_hot, None, replace(DESCENT, seed=seed))
+    losses, first = three_starts(kernels.gram, one_hot, fit.scale, seed)
     covariance = fit.covariance(kernels.cross, kernels.prior)
     prior = fit.scale * kernels.prior.double()
     unit = float(prior.diagonal(dim1=1, dim2=2).max())
@@ -238,9 +234,18 @@ def _sides(bench: Bench, place: Place, batch_size: int) -> tuple[Tangent, Tangen
     return here, there
 
 
-def _linearised(bench: Bench, place: Place, model: str, steps: int, batch_size: int) -> dict[str, Any]:
-    """Of one linearisation, by way, and what was ``said`` on the way."""
-    rows, (here, there) = bench.rows(place.task, place.seed), _sides(bench, place, batch_size)
+def _centre(model: str, here: Tangent, there: Tangent) -> tuple[Tensor, Tensor] | None:
+    """The mean function of a model at the rows of both parts."""
+    return (here.outputs.cpu().double(), there.outputs.cpu().double()) if model == MODELS[0] else None
+
+
+def _one_hot(bench: Bench, place: Place, classes: int) -> Tensor:
+    return functional.one_hot(_classes(bench.rows(place.task, place.seed).part("train")), classes).double()
+
+
+def _by_kernel(bench: Bench, place: Place, batch_size: int) -> dict[str, Any]:
+    """Of both models MAP and Laplace with one kernel for all outputs, and what was ``said``."""
+    here, there = _sides(bench, place, batch_size)
 
     def told(what: str) -> Callable[[int, int], None]:
         return bench.told(f"{what} of {place.network}, seed {place.seed}")
@@ -250,30 +255,56 @@ def _linearised(bench: Bench, place: Place, model: str, steps: int, batch_size: 
         return {"gram": found.gram, "cross": found.cross, "prior": found.prior}
 
     kernels = Kernels(here, there, "shared", **bench.tensors(FIGURE4, place, made))
-    one_hot = functional.one_hot(_classes(rows.part("train")), here.n_outputs).double()
-    centre = (here.outputs.cpu().double(), there.outputs.cpu().double()) if model == MODELS[0] else None
-    probabilities, said = inferred(
-        kernels, one_hot, centre, Descent(steps=steps, seed=place.seed), told(f"{model}, steps")
+    test, one_hot = bench.rows(place.task, place.seed).part("test"), _one_hot(bench, place, here.n_outputs)
+    found: dict[str, Any] = {}
+    for model in MODELS:
+        probabilities, fit = by_kernel(kernels, one_hot, _centre(model, here, there))
+        said = {"scale": fit.scale, "residual": fit.status.residual}
+        found[model] = {**{way: figures(each, test) for way, each in probabilities.items()}, "said": said}
+    return found
+
+
+KERNEL = Arm("linearized-classes-kernel", 1, _by_kernel)
+"""Half of what Figure 4 costs; the kernels themselves are not kept."""
+
+
+def _by_weights(bench: Bench, place: Place, model: str, steps: int, batch_size: int) -> dict[str, Any]:
+    """Of one model variational inference with every weight, and what was ``said``."""
+    here, there = _sides(bench, place, batch_size)
+    scale = bench.measure(KERNEL, place.network, place.task, place.seed, batch_size=batch_size)[model]["said"]["scale"]
+    before, after = _centre(model, here, there) or (None, None)
+    told = bench.told(f"{model}, steps with {place.network}, seed {place.seed}")
+    found = variational(
+        here,
+        _one_hot(bench, place, here.n_outputs),
+        base=before,
+        prior=scale**0.5,
+        descent=Descent(steps=steps, seed=place.seed),
+        progress=lambda done, total, _: told(done, total),
     )
-    found = {way: figures(each, rows.part("test")) for way, each in probabilities.items()}
-    return {**found, "said": {name: said[name] for name in ("scale", "residual", "VI")}}
+    test = bench.rows(place.task, place.seed).part("test")
+    return {"VI": figures(found.probabilities(there, after), test), "said": {"VI": found.status.message}}
 
 
-LINEARISED = Arm("linearized-classes-model", 2, _linearised)
-"""MAP and Laplace with one kernel for all outputs, VI with every weight."""
+WEIGHTS = Arm("linearized-classes-weights", 1, _by_weights)
 
 
-def _figure4(bench: Bench, place: Place, steps: int = STEPS, batch_size: int = 64) -> dict[str, Any]:
-    """Of the network and, by model and way, of its linearisations at all weights."""
+def _itself(bench: Bench, place: Place, batch_size: int) -> dict[str, Any]:
+    """Of the network, and what one kernel for all outputs leaves out; its activations are not held beyond."""
     here, there = _sides(bench, place, batch_size)
     test, logits = bench.rows(place.task, place.seed).part("test"), there.outputs.cpu().double()
-    found: dict[str, Any] = {"network": figures(torch.softmax(logits, 1), test)}
+    return {"network": figures(torch.softmax(logits, 1), test), "form error": form_error(here, "shared")}
+
+
+def _figure4(bench: Bench, place: Place, steps: int = STEPS, batch_size: int = BATCH) -> dict[str, Any]:
+    """Of the network and, by model and way, of its linearisations at all weights."""
+    found = _itself(bench, place, batch_size)
+    where = place.network, place.task, place.seed
+    by_model = bench.measure(KERNEL, *where, batch_size=batch_size)
     for model in MODELS:
-        each = bench.measure(
-            LINEARISED, place.network, place.task, place.seed, model=model, steps=steps, batch_size=batch_size
-        )
+        weights = bench.measure(WEIGHTS, *where, model=model, steps=steps, batch_size=batch_size)
+        each = {**by_model[model], **weights, "said": {**by_model[model]["said"], **weights["said"]}}
         found |= {f"{model}, {what}": value for what, value in each.items()}
-    found["form error"] = form_error(here, "shared")
     return found
 
 
@@ -301,7 +332,11 @@ def measured_on(bench: Bench, networks: Sequence[str] = ("R20", "R56"), **parame
     arms: dict[str, dict[str, list[float]]] = {}
     notes: dict[str, Any] = {}
     places = {name: [Place(name, bench.tasks[0], seed) for seed in bench.seeds] for name in networks}
-    bench.ahead(FIGURE4, chain.from_iterable(places.values()), **parameters)  # before it waits for another run's
+    every = list(chain.from_iterable(places.values()))
+    bench.ahead(FIGURE4, every, **parameters)
+    weights = {"steps": STEPS, "batch_size": BATCH, **parameters}
+    for model in reversed(MODELS):  # before it waits for another run's, which begins with the first
+        bench.ahead(WEIGHTS, bench.unknown(FIGURE4, every, **parameters), model=model, **weights)
     for number, name in enumerate(networks):
         for value in (bench.measure(FIGURE4, name, place.task, place.seed, **parameters) for place in places[name]):
             for what in ("network", *(f"{model}, {way}" for model in MODELS for way in WAYS)):
