@@ -1,6 +1,6 @@
 """One pass of the backbone: plan what is needed, sweep once, keep it in the store."""
 
-from regraft.features.batching import by_length, gathered, in_order
+from regraft.features.batching import by_length, each_decoded, gathered, in_order
 from regraft.features.cache import cache_root, entries, prune, verify
 from regraft.features.finite import lost
 from regraft.features.maps import grid_of, map_plan, maps, positions, upsampled, whole_images
@@ -36,6 +36,7 @@ __all__ = [
     "by_size",
     "cache_root",
     "choose_pooling",
+    "each_decoded",
     "entries",
     "find",
     "form_error",

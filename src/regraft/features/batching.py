@@ -18,7 +18,7 @@ from regraft.data.hashing import content_hash
 from regraft.errors import DataError, RegraftError, WorkerError
 from regraft.network import Preprocess
 
-__all__ = ["by_length", "decoded", "gathered", "in_order", "of_worker", "told_if_killed"]
+__all__ = ["by_length", "decoded", "each_decoded", "gathered", "in_order", "of_worker", "told_if_killed"]
 
 _WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker processes costs more than it saves
 _NEWS_AFTER_SECONDS = 1.0
@@ -126,13 +126,19 @@ def told_if_killed() -> Iterator[None]:
         raise said from None
 
 
-def decoded(preprocess: Preprocess, source: Source, rows: Sequence[int]) -> Any:
-    """The preprocessed batch of a few rows, decoded here and now.
+def each_decoded(preprocess: Preprocess, source: Source, hashes: Sequence[str] = ()) -> list[Any]:
+    """All rows, preprocessed and not collated: see :func:`decoded`."""
+    rows = _Decoded(preprocess, source, hashes)
+    return [rows[row] for row in range(len(rows))]
+
+
+def decoded(preprocess: Preprocess, source: Source, rows: Sequence[int], hashes: Sequence[str] = ()) -> Any:
+    """The preprocessed batch of a few rows, decoded here and now; ``hashes`` as :func:`gathered` takes them.
 
     Raises:
-        DataError: a row cannot be decoded, or rows differ in shape.
+        DataError: a row cannot be decoded, or is no longer what its hash says, or rows differ in shape.
     """
-    batch = _Decoded(preprocess, source).__getitems__(rows)
+    batch = _Decoded(preprocess, source, hashes).__getitems__(rows)
     if isinstance(batch, RegraftError):
         raise batch
     return batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class Prepared:
         """What reads the inputs."""
         return self.network.preprocess
 
-    @property
+    @cached_property
     def fit(self) -> Manifest:
         """Training and validation rows."""
         return self.manifest.take(np.flatnonzero([part != "test" for part in self.manifest.split]))
@@ -61,7 +62,7 @@ class Prepared:
         """What is swept: the fit rows, and the test rows if there are any."""
         return [part for part in (self.fit, self.test) if part is not None]
 
-    @property
+    @cached_property
     def test(self) -> Manifest | None:
         """The named test split's rows."""
         rows = self.manifest.rows_of("test")

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import regraft
 from regraft.data import Manifest, scan
 from regraft.errors import DataError, RecipeError
+from regraft.features import Tangent
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.stages.augment import Augment
-from regraft.network import ImagePreprocess, Network, from_module
+from regraft.network import ArrayPreprocess, ImagePreprocess, Network, from_module
 
 
 class Inverted(ImagePreprocess):
@@ -47,6 +49,32 @@ def test_rows_are_those_of_the_preprocessing_whatever_class_it_is(kind: type[Ima
     assert torch.equal(rows.inputs(torch.tensor([3, 0, 7])), expected)
     other = ManifestRows.of(network(ImagePreprocess((6, 6), None, 2, (0.5,) * 3, (0.2,) * 3)), manifest)
     assert (rows.key == other.key) == (kind is ImagePreprocess)  # a checkpoint of one is none of the other
+
+
+def test_rows_that_changed_since_they_were_read_are_not_trained_on(tmp_path) -> None:
+    """What they lead to is kept under the hashes that they had."""
+    for row in range(4):
+        folder = tmp_path / f"class {row % 2}"
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(np.full((8, 8, 3), 60 * row, np.uint8)).save(folder / f"{row}.png")
+    preprocess = ImagePreprocess((8, 8), None, 2, (0.5,) * 3, (0.2,) * 3)
+    manifest, given = scan(tmp_path), network(preprocess)
+    ManifestRows.of(given, manifest), Tangent(given, "*", manifest).prepare()
+    Image.fromarray(np.full((8, 8, 3), 7, np.uint8)).save(tmp_path / "class 1/3.png")
+    with pytest.raises(DataError, match=r"3\.png has changed since it was first read"):
+        ManifestRows.of(given, manifest)
+    with pytest.raises(DataError, match=r"3\.png has changed since it was first read"):
+        Tangent(given, "*", manifest).prepare()
+
+
+def test_numbers_that_changed_since_they_were_read_are_not_trained_on() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    manifest = scan((x, ["a", "b", "a", "b"]))
+    given = from_module(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), ArrayPreprocess((3,)))
+    ManifestRows.of(given, manifest)
+    manifest.inputs.read(2)[...] = -1.0
+    with pytest.raises(DataError, match="has changed since it was first read"):
+        ManifestRows.of(given, manifest)
 
 
 def test_a_preprocessing_of_its_own_way_is_not_augmented(tmp_path) -> None:

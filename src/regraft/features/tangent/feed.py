@@ -38,7 +38,7 @@ class Feed:
             self.batch = _tracked(_joined(inputs))
         elif self.preprocess.ragged and len(self.manifest):
             # Token ids are small, and rows that are padded alike have prefixes that fit together.
-            self.batch = decoded(self.preprocess, self.manifest.inputs, range(len(self.manifest)))
+            self.batch = decoded(self.preprocess, self.manifest.inputs, range(len(self.manifest)), self.manifest.hashes)
         self.rows = len(self.manifest) if self.manifest is not None else length(self.batch)
         if not self.rows:
             raise DataError("there are no rows to take tangents at", expected="at least one row", got="0")
@@ -53,10 +53,10 @@ class Feed:
         """The batch of a few rows.
 
         Raises:
-            DataError: a row cannot be decoded.
+            DataError: a row cannot be decoded, or has changed since the manifest was read.
         """
         if self.manifest is not None and self.batch is None:
-            return decoded(self.preprocess, self.manifest.inputs, rows)
+            return decoded(self.preprocess, self.manifest.inputs, rows, self.manifest.hashes)
         return take(self.batch, torch.as_tensor(rows))
 
     def where(self, row: int) -> str:
@@ -70,7 +70,8 @@ class Feed:
             for rows in spans:
                 yield rows.start, rows.stop, take(self.batch, slice(rows.start, rows.stop))
         elif self.manifest is not None:
-            for rows, batch in zip(spans, gathered(self.preprocess, self.manifest.inputs, spans, None)):
+            inputs, hashes = self.manifest.inputs, self.manifest.hashes
+            for rows, batch in zip(spans, gathered(self.preprocess, inputs, spans, None, hashes)):
                 yield rows.start, rows.stop, batch
 
 

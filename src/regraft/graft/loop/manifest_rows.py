@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.data import Manifest, Target
 from regraft.errors import DataError
-from regraft.features import gathered, in_order
+from regraft.features import each_decoded, gathered, in_order
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment, not_augmented
 from regraft.network import ImagePreprocess, Network, Preprocess
@@ -58,8 +58,8 @@ class ManifestRows:
         """Decode a manifest's rows.
 
         Raises:
-            DataError: a row cannot be decoded, rows of other shapes than the first, no labels, or an augmentation of
-                what is no image.
+            DataError: a row cannot be decoded or has changed since the manifest was read, rows of other shapes than the
+                first, no labels, or an augmentation of what is no image.
         """
         target = manifest.labels
         preprocess = network.preprocess
@@ -69,7 +69,7 @@ class ManifestRows:
         if isinstance(preprocess, ImagePreprocess) and preprocess.by_pixels:
             held = _pixels(preprocess, manifest, workers)
         else:
-            held = [preprocess(manifest.inputs.read(row)) for row in range(len(manifest))]
+            held = each_decoded(preprocess, manifest.inputs, manifest.hashes)
         return ManifestRows(
             preprocess, held, torch.arange(len(manifest)), _labels(target, held), manifest.hashes, augment or Augment()
         )
@@ -118,7 +118,7 @@ class ManifestRows:
 def _pixels(preprocess: ImagePreprocess, manifest: Manifest, workers: int | None) -> Tensor:
     spans = in_order(len(manifest), _CHUNK)
     held: Tensor | None = None
-    for rows, batch in zip(spans, gathered(preprocess.pixels(), manifest.inputs, spans, workers)):
+    for rows, batch in zip(spans, gathered(preprocess.pixels(), manifest.inputs, spans, workers, manifest.hashes)):
         if held is None:
             held = torch.empty((len(manifest), *batch.shape[1:]), dtype=torch.uint8)
         if batch.shape[1:] != held.shape[1:]:
