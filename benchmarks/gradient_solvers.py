@@ -39,6 +39,7 @@ from regraft.network import Network, load
 
 EXCESS = 1e-3
 TEST_ROWS = 700
+DECAY = 1e-6  # of the penalty ½ decay ‖·‖² of Mu, Liang & Li (2020), §4, on parameters under the scale of the prior
 
 
 def main() -> None:
@@ -84,13 +85,13 @@ def solves(name: str, network: Network, manifest: Manifest, steps: int, *, quick
     prior = {PREFIX + key: value for key, value in prior_deviations(tangent.shapes, "ntk").items()}
     found = []
     for what, strength in (("penalties 1e-4 of the scale", 1e-4), ("the paper's penalty 1e-6", None)):
-        first = ADAM.decay / both.scale if strength is None else strength
+        first = DECAY / both.scale if strength is None else strength
         activation = head_problem(both, labels, first)
         head = minimise(activation, "newton", gap=1e-8)
         weight = torch.cat(list(head.coefficients.values())).T
         design = both.design(weight)
         unit = 1.0 if strength is None else _unit(design, prior)
-        second = ADAM.decay if strength is None else strength * unit
+        second = DECAY if strength is None else strength * unit
         penalties = {key: second / prior[key] ** 2 if key in prior else first * both.scale for key in design.shapes}
         problem = ConvexProblem(design, labels.loss, labels.values, labels.weights, penalties)
         zero = {key: torch.zeros(shape) for key, shape in design.shapes.items()}

@@ -105,7 +105,9 @@ def train(
     Raises:
         DivergedError: a loss, a weight or an output of the validation rows became NaN or infinite; the best epoch's
             weights are kept.
-        RecipeError: the checkpoint there belongs to other settings, rows or initial weights.
+        DataError: a single row.
+        RecipeError: the checkpoint there belongs to other settings, rows or initial weights; patience without
+            validation rows; batches, or parts of them, of one row whose statistics BatchNorm would take.
         ArtifactError: the checkpoint there is damaged.
     """
     run = Training(module, rows, config, objective, validation, checkpoint, scales, device)

@@ -130,6 +130,11 @@ def pretrain(
     config = config or default_config(pretext, epochs=epochs, seed=seed)
     if config.label_smoothing and not pretext.labelled:
         raise RecipeError(f"{pretext.name} has no labels to smooth", expected="label_smoothing=0")
+    if config.optimiser.layer_decay != 1:
+        raise RecipeError(
+            "pretraining begins at random weights, whose learning rates do not differ by layer",
+            expected="layer_decay=1", got=f"{config.optimiser.layer_decay:g}", do="leave layer_decay out",
+        )  # fmt: skip
     if config.loop.patience is not None:
         raise RecipeError(
             "a pretraining that stops early", expected="a length: the rows that would end it are those that score it",

@@ -101,7 +101,8 @@ class Loop:
             gradients and steps stay float32).
         average: beta of an exponential moving average of the weights, ``a = b a + (1 - b) w`` after each step with
             ``b = min(beta, (1 + t) / (10 + t))`` and t steps before it; the average is what is scored and kept.
-        patience: stop after so many epochs without a better validation score, and keep the best epoch's weights.
+        patience: stop after so many epochs without a better validation score, and keep the best epoch's weights. What
+            runs to its end keeps its last.
     """
 
     accumulate: int = 1

@@ -18,7 +18,7 @@ class Posterior:
         rank: directions of the posterior's covariance that are kept at most; error bars are too wide by what the
             others explain, which the record says.
         megabytes: that they may take in the artifact (four bytes a number). Where fewer directions of all parameters
-            would fit than the rows have, they are of random sums of the derivatives.
+            would fit than are kept, they are of random sums of the derivatives.
         by: what scale and noise maximise: the ``marginal`` likelihood, or ``loo``, the predictive density of rows left
             out one by one, which minds a wrong prior less (Rasmussen & Williams, 2006, Sections 5.4.1 and 5.4.2).
     """

@@ -2,9 +2,8 @@
 
 The optimiser moves the backbone and the head of :class:`regraft.graft.training.grafted.Grafted` together, beginning at
 the head that was put on (Ren, Guo, Sutherland et al., "How to prepare your task head for finetuning", ICLR 2023: how
-well that head fits decides how far the features move). Where nothing else is said: SGD with momentum 0.9, no weight
-decay, cosine to zero, batches of 64, BatchNorm on its frozen statistics, no dropout, no augmentation (a flip undoes
-labels of orientation, a crop those of position).
+well that head fits decides how far the features move). How is what the :class:`regraft.graft.stages.config.TrainConfig`
+says; what a recipe trains with where nothing is said is :class:`regraft.graft.stages.training.Train`'s to tell.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Tuned:
         adapted: the trained model; its ``source`` is the backbone that it came from.
         outcome: status, history, best epoch.
         seconds: of this call's training.
-        flops: of this call's training, counted on one step of one row.
+        flops: of this call's training, counted on one step of a few rows.
         passes: rows that went through forward and back in this call; see :class:`regraft.graft.training.price.Price`.
     """
 

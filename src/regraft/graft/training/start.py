@@ -29,7 +29,8 @@ def start(network: Network, manifest: Manifest, *, seed: int = 0) -> Adapted:
 
 
 def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapted:
-    """A linear head on the plan's one block with weights and intercept uniform in ±1/√d, drawn from the seed."""
+    """A linear head on the plan's one block with weights and intercept uniform in ±1/√d, drawn from the seed; of
+    numbers in units of their spread, about their mean."""
     (block,) = wanted.blocks
     with seeded(seed):
         layer = nn.Linear(block.channels if task.kind == "segmentation" else block.width, task.target.outputs)

@@ -30,8 +30,6 @@ class MiniBatch:
         steps: in all.
         halve_every: the learning rate is halved after every so many steps.
         clip: the largest norm of a step's gradient; none if ``None``.
-        decay: what the authors' penalty ½ decay ‖·‖² is, of parameters under the prior's scale. The *problem* says
-            which penalty is minimised; this is what to give it for the authors' own problem.
     """
 
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -41,7 +39,6 @@ class MiniBatch:
     steps: int = 80_000
     halve_every: int = 20_000
     clip: float | None = None
-    decay: float = 1e-6
 
 
 #: Mu, Liang & Li (2020), §4, CIFAR and SVHN.

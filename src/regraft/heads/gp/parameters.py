@@ -27,7 +27,7 @@ from regraft.heads.gp.regression import least_noise, mean_diagonal, raised
 from regraft.heads.gp.system import System
 from regraft.heads.gp.woodbury import Woodbury
 from regraft.heads.readout import Status
-from regraft.linear import Blocks, Design, DiagonalOperator
+from regraft.linear import Blocks, Design, DiagonalOperator, all_finite
 from regraft.linear.design import deviations_of
 from regraft.linear.products import one_blas_thread
 
@@ -184,7 +184,7 @@ def _adjoint(design: Design, outputs: Tensor) -> Tensor:
     """Ψᵀ y, flat, in float64."""
     placed = outputs.to(device=design.device, dtype=design.dtype).contiguous()
     found = design.adjoint(placed).flatten().detach().to(device="cpu", dtype=torch.float64)
-    if not math.isfinite(float(found.sum())):
+    if not all_finite(found):
         raise SolverError("a product with the design", expected="finite numbers", got="NaN or infinity")
     return found
 
@@ -216,6 +216,6 @@ def _normal_equations(design: Design, targets: Tensor, noise: Tensor) -> tuple[T
         weighted = rows * roots
         found.addmm_(weighted.T, weighted)
         right.addmv_(weighted.T, targets[part].reshape(-1) * roots[:, 0])
-    if not math.isfinite(float(found.sum())):
+    if not all_finite(found):
         raise SolverError("the design", expected="finite numbers", got="NaN or infinity")
     return found, right

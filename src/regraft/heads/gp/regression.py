@@ -167,7 +167,7 @@ class Posterior:
             noise: their noise variances; that of the last row where ``None``.
 
         Raises:
-            SolverError: shapes that do not fit, or new rows that repeat old ones up to rounding.
+            SolverError: shapes that do not fit.
         """
         new = columns(targets)
         if new.shape[1] != self.form.outputs:
@@ -225,8 +225,8 @@ def condition(
                     and for all matrices in memory; ``cg`` for operators beyond that
     ==============  =========================================================================================
 
-    The noise is raised to 1e-10 of the mean prior variance (1e-6 for kernels in float32, which know no better), and
-    eigenvalues that rounding made negative are raised to zero; the status says so.
+    The noise is raised to 1e-10 of the mean prior variance (1e-6 for kernels in float32, which know no better); where
+    s K + Σ is not positive definite then, by rounding, what it lacks is added to its diagonal. The status says so.
 
     Args:
         gram: K in float32 or float64, symmetric: (N, N) the same for all outputs, (C, N, N) one an output, or
