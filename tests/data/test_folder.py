@@ -88,6 +88,14 @@ def test_parts_without_one_to_learn_from_are_not_taken_for_classes(tmp_path, fol
         scan(root)
 
 
+def test_parts_inside_the_classes_are_not_learnt_from(tmp_path):
+    root = tree(tmp_path / "p", {"a/train": 2, "a/test": 1, "b/Train": 2, "b/val": 1, "c": 2})
+    with pytest.raises(DataError, match=r"folders of parts.*inside a, b; expected the classes inside.*as in train.a"):
+        scan(root)
+    for name, folders in (("q", {"a/train": 2, "b/train": 2}), ("r", {"a/train": 2, "a/test": 1, "b": 2})):
+        assert scan(tree(tmp_path / name, folders)).target.classes == ("a", "b")  # sessions, or vehicles
+
+
 def test_parts_in_other_words_are_not_taken_for_classes(tmp_path):
     root = tree(tmp_path / "p", {"seg_train/a": 2, "seg_train/b": 2, "seg_test/a": 1, "seg_test/b": 1})
     with pytest.raises(DataError, match=r"seg_test and seg_train seem to be parts.*both hold a, b.*rename them"):

@@ -9,6 +9,7 @@ import typer
 
 from regraft.app.console import Bars, Grouped, say, show_json
 from regraft.app.folders import check_data, check_verb
+from regraft.errors import MissingPathError
 from regraft.record import Record
 from regraft.record.folder import check_folder
 
@@ -165,6 +166,10 @@ def reproduce(
     from regraft.reproduce import reproduce as run_rows
     from regraft.reproduce.packs import pack
 
+    if data is not None and not data.is_dir():
+        raise MissingPathError(
+            f"--data {data} is no folder", expected="the folder of weights and data", do="check the path"
+        )
     with Bars() as bars:
         report = run_rows(
             rows or (), scale=scale, data=data or pack(), output=output, gates=gates, device=device, arms=arms,

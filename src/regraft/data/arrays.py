@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 from PIL import Image
@@ -225,8 +226,10 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
             file = np.load(stream, allow_pickle=False)
             arrays = {} if isinstance(file, np.ndarray) else {key: file[key] for key in file.files}
     except Exception as error:  # of a torn file numpy's own kinds, zipfile's, zlib's or tokenize's
+        # of a file that is none numpy says that it is a pickle, and advises to load that
+        got = str(error) if is_zipfile(path) else "no zip archive"
         raise DataError(
-            f"{path}: not an .npz file of plain arrays ({error})", do="save it with numpy.savez, strings as dtype 'U'"
+            f"{path}: not an .npz file of plain arrays", got=got, do="save it with numpy.savez, strings as dtype 'U'"
         ) from error
     if isinstance(file, np.ndarray):
         raise DataError(f"{path}: one array without labels", expected="an .npz file with X and y")

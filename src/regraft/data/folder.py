@@ -233,6 +233,7 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], what: str, *, alone:
     train = any(PART_NAMES[head.lower()] == "train" for head in parts)
     _refuse_parts_in_other_words(root, paths, heads - parts if train else heads)
     if not train:
+        _refuse_parts_in_classes(root, paths)
         return False
     if parts == heads:
         return True
@@ -267,6 +268,27 @@ def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], h
                 expected="folders train and test with the classes in them",
                 do="rename the one to learn from to train" if named else "rename them (to test or train or validation)",
             )
+
+
+def _refuse_parts_in_classes(root: Path, paths: Sequence[tuple[str, ...]]) -> None:
+    """Refuse ``CLASS/train`` and ``CLASS/test``: as folders inside the classes they would all be learnt from.
+
+    Raises:
+        DataError: two classes or more hold a folder to learn from and another part, and nothing beside them.
+    """
+    inside: dict[str, set[str]] = {}
+    for path in paths:
+        if len(path) > 1:
+            inside.setdefault(path[0], set()).add(PART_NAMES.get(path[1].lower(), "") if len(path) > 2 else "")
+    divided = [
+        name for name, parts in sorted(inside.items()) if "train" in parts and len(parts) > 1 and "" not in parts
+    ]
+    if len(divided) > 1:
+        raise DataError(
+            f"{root}{os.sep}: there are folders of parts, such as train and test, inside {some(divided, 3)}",
+            expected="the classes inside folders train and test",
+            do=f"turn them over, as in {os.path.join('train', divided[0])}",
+        )
 
 
 def _parts_of(paths: Sequence[tuple[str, ...]]) -> list[str]:

@@ -171,7 +171,7 @@ def _unknown(name: str) -> ModelError:
     if name.startswith((".", "/", "~")):
         return ModelError(f"there is no model in {name}", got="no such folder", do=guess or "check the path")
     if not guess and "/" not in name:
-        guess = f"did you mean timm/{name} or torchvision/{name}, or a folder"
+        guess = f"write timm/{name} or torchvision/{name} if it is one of theirs, or a folder"
     return ModelError(f"the model {name!r} is not known", expected=_KINDS, do=guess)
 
 

@@ -198,9 +198,9 @@ def _in_few_images(target: Target) -> Iterator[Finding]:
         )
 
 
-def _names(context: Context) -> Iterator[Finding]:
+def _names(context: Scanned) -> Iterator[Finding]:
     """Classes whose names are one but for the way they are written, or say that there is no label."""
-    target = context.fit.task.target
+    target = context.manifest.labels
     if target.kind == "regression" or target.label_type != "str":
         return
     ways = defaultdict[str, list[str]](list)
@@ -261,5 +261,5 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-ROW_CHECKS = (_repeated, _left_out, _blank_cells, _labels_read, _few_levels, _shortened)  # of rows that were but read
-DATA_CHECKS = (*ROW_CHECKS, _classes, _names, _one_valued, _frames)
+ROW_CHECKS = (_repeated, _left_out, _blank_cells, _labels_read, _few_levels, _shortened, _names)  # of rows but read
+DATA_CHECKS = (*ROW_CHECKS, _classes, _one_valued, _frames)

@@ -20,6 +20,8 @@ from torch.nn import functional
 
 from regraft.data import Manifest
 from regraft.features import Form, Tangent, form_error, ntk, ntk_adjoints, ntk_within_rows
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.outputs import logits
 from regraft.graft.pretraining.pretrain import pretrain
 from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.heads import Laplace, Response, ece, laplace, nll, scale_by_evidence, variational
@@ -234,9 +236,16 @@ def _sides(bench: Bench, place: Place, batch_size: int) -> tuple[Tangent, Tangen
     return here, there
 
 
-def _centre(model: str, here: Tangent, there: Tangent) -> tuple[Tensor, Tensor] | None:
+def _outputs(bench: Bench, place: Place, part: str) -> Tensor:
+    """The network's own, without the activations that a tangent would keep for its products."""
+    network = bench.network(place.network, place.seed)
+    rows = ManifestRows.of(network, bench.rows(place.task, place.seed).part(part), workers=0)
+    return logits(network.module, rows, bench.context.device).double()
+
+
+def _centre(model: str, bench: Bench, place: Place) -> tuple[Tensor, Tensor] | None:
     """The mean function of a model at the rows of both parts."""
-    return (here.outputs.cpu().double(), there.outputs.cpu().double()) if model == MODELS[0] else None
+    return (_outputs(bench, place, "train"), _outputs(bench, place, "test")) if model == MODELS[0] else None
 
 
 def _one_hot(bench: Bench, place: Place, classes: int) -> Tensor:
@@ -258,7 +267,7 @@ def _by_kernel(bench: Bench, place: Place, batch_size: int) -> dict[str, Any]:
     test, one_hot = bench.rows(place.task, place.seed).part("test"), _one_hot(bench, place, here.n_outputs)
     found: dict[str, Any] = {}
     for model in MODELS:
-        probabilities, fit = by_kernel(kernels, one_hot, _centre(model, here, there))
+        probabilities, fit = by_kernel(kernels, one_hot, _centre(model, bench, place))
         said = {"scale": fit.scale, "residual": fit.status.residual}
         found[model] = {**{way: figures(each, test) for way, each in probabilities.items()}, "said": said}
     return found
@@ -272,7 +281,7 @@ def _by_weights(bench: Bench, place: Place, model: str, steps: int, batch_size: 
     """Of one model variational inference with every weight, and what was ``said``."""
     here, there = _sides(bench, place, batch_size)
     scale = bench.measure(KERNEL, place.network, place.task, place.seed, batch_size=batch_size)[model]["said"]["scale"]
-    before, after = _centre(model, here, there) or (None, None)
+    before, after = _centre(model, bench, place) or (None, None)
     told = bench.told(f"{model}, steps with {place.network}, seed {place.seed}")
     found = variational(
         here,
@@ -289,22 +298,17 @@ def _by_weights(bench: Bench, place: Place, model: str, steps: int, batch_size: 
 WEIGHTS = Arm("linearized-classes-weights", 1, _by_weights)
 
 
-def _itself(bench: Bench, place: Place, batch_size: int) -> dict[str, Any]:
-    """Of the network, and what one kernel for all outputs leaves out; its activations are not held beyond."""
-    here, there = _sides(bench, place, batch_size)
-    test, logits = bench.rows(place.task, place.seed).part("test"), there.outputs.cpu().double()
-    return {"network": figures(torch.softmax(logits, 1), test), "form error": form_error(here, "shared")}
-
-
 def _figure4(bench: Bench, place: Place, steps: int = STEPS, batch_size: int = BATCH) -> dict[str, Any]:
     """Of the network and, by model and way, of its linearisations at all weights."""
-    found = _itself(bench, place, batch_size)
+    test = bench.rows(place.task, place.seed).part("test")
+    found: dict[str, Any] = {"network": figures(torch.softmax(_outputs(bench, place, "test"), 1), test)}
     where = place.network, place.task, place.seed
     by_model = bench.measure(KERNEL, *where, batch_size=batch_size)
     for model in MODELS:
         weights = bench.measure(WEIGHTS, *where, model=model, steps=steps, batch_size=batch_size)
         each = {**by_model[model], **weights, "said": {**by_model[model]["said"], **weights["said"]}}
         found |= {f"{model}, {what}": value for what, value in each.items()}
+    found["form error"] = form_error(_sides(bench, place, batch_size)[0], "shared")
     return found
 
 
