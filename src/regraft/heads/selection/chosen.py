@@ -1,4 +1,4 @@
-"""Comparing chosen features: how far two choices overlap, how deep they lie, what they are worth elsewhere.
+"""Comparing chosen features: how far two choices overlap, how deep they lie, which come first.
 
 A *choice* maps the name of a block to the ascending indices of its kept features; a block that keeps nothing is
 absent. That is the form of :attr:`regraft.heads.Selection.columns` and of :func:`regraft.heads.keep`.
@@ -8,32 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
-from typing import Any
+from itertools import combinations
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.metrics import score
-from regraft.heads.response import Response
-from regraft.heads.selection.kept import by_block, kept_design, levels
-from regraft.heads.solve import FORMS, solve
-from regraft.linear import FeatureDesign
+from regraft.heads.selection.kept import by_block, levels
 
 __all__ = [
     "Choice",
     "Overlap",
-    "Transfer",
-    "chosen_scores",
     "mean_depth",
     "overlap",
-    "overlap_matrix",
-    "rank_offset",
     "ranked",
     "stability",
-    "transfer",
 ]
 
 Choice = Mapping[str, Tensor]
@@ -95,23 +85,6 @@ def _mean(pairs: Sequence[Overlap]) -> Overlap:
     return Overlap(of("shared"), of("jaccard"), of("overlap"), of("chance"))
 
 
-def overlap_matrix(groups: Sequence[Sequence[Choice]], width: int) -> np.ndarray:
-    """Mean overlap between tasks, each with the choices of several runs (Head2Toe, Fig. 11 centre).
-
-    Entry (i, j) is the mean of :attr:`Overlap.overlap` over all pairs of a run of task i and a run of task j;
-    on the diagonal a run is not paired with itself, and a task with one run is NaN there.
-
-    Returns:
-        ``(T, T)``, symmetric.
-    """
-    out = np.full((len(groups), len(groups)), np.nan)
-    for i, j in product(range(len(groups)), repeat=2):
-        pairs = [(a, b) for p, a in enumerate(groups[i]) for q, b in enumerate(groups[j]) if i != j or p < q]
-        if i <= j and pairs:
-            out[i, j] = out[j, i] = np.mean([overlap(a, b, width).overlap for a, b in pairs])
-    return out
-
-
 def mean_depth(choice: Choice, depths: Mapping[str, float]) -> float:
     """Mean relative depth of the kept features: Σ_l k_l depth_l / Σ_l k_l, for k_l features kept of block l.
 
@@ -141,101 +114,3 @@ def ranked(scores: Mapping[str, Tensor], count: int, offset: int = 0) -> dict[st
         )
     found, level = levels(flat, [offset, offset + count])
     return by_block(found[level == 1], {name: len(part) for name, part in scores.items()})
-
-
-@dataclass(frozen=True, eq=False)
-class Transfer:
-    """A task on which choices of features are tried: rows to solve on and rows to score on, over the same blocks.
-
-    Attributes:
-        train: features by layer, normally with rows of unit norm in each.
-        response: labels of these rows.
-        folds: (N,) inner fold of each row, for the head's penalty.
-        test: features of the rows that score.
-        truth: labels of these rows.
-    """
-
-    train: FeatureDesign
-    response: Response
-    folds: Any
-    test: FeatureDesign
-    truth: Response
-
-
-def chosen_scores(
-    task: Transfer,
-    choices: Sequence[Choice],
-    *,
-    metric: str = "accuracy",
-    forms: Sequence[str] = FORMS,
-    strengths: Sequence[float] | None = None,
-    normalise: bool = True,
-) -> np.ndarray:
-    """The test score of a head on each choice of features; form and penalty by the inner folds.
-
-    Args:
-        task: rows and labels.
-        choices: each of blocks of ``task.train``.
-        metric: what the head is chosen by and scored with.
-        forms, strengths: as in :func:`regraft.heads.solve`.
-        normalise: as in :func:`regraft.heads.kept_design`.
-
-    Returns:
-        ``(len(choices),)``.
-    """
-    found = []
-    for choice in choices:
-        head = solve(
-            kept_design(task.train, choice, normalise),
-            task.response,
-            forms=forms,
-            strengths=strengths,
-            folds=task.folds,
-            metric=metric,
-        ).readout
-        found.append(score(metric, task.truth, head.predict_proba(kept_design(task.test, choice, normalise))))
-    return np.array(found)
-
-
-def rank_offset(
-    task: Transfer, scores: Mapping[str, Tensor], count: int, offsets: Sequence[int], **settings: Any
-) -> np.ndarray:
-    """Test scores of ``count`` features of consecutive ranks from each offset on (Head2Toe, Fig. 11 right).
-
-    If the scores rank features by what they are worth, the curve falls with the offset; that of errors rises.
-
-    Args:
-        task: rows and labels.
-        scores: block → relevance of each feature.
-        count: features in each set.
-        offsets: of the best feature of each set, 0 for the best set.
-        **settings: as in :func:`chosen_scores`.
-
-    Returns:
-        ``(len(offsets),)``.
-    """
-    return chosen_scores(task, [ranked(scores, count, offset) for offset in offsets], **settings)
-
-
-def transfer(tasks: Sequence[Transfer], choices: Sequence[Choice], **settings: Any) -> np.ndarray:
-    """What the features chosen on one task are worth on another (Head2Toe, Fig. 7 left).
-
-    Entry (i, j) is the test score on task j of a head on the features that task i chose, minus that of a head
-    on the features that task j chose itself: zero on the diagonal, below zero (of errors above) where one's own choice
-    is better.
-
-    Args:
-        tasks: T tasks over the same blocks.
-        choices: the choice of each.
-        **settings: as in :func:`chosen_scores`.
-
-    Returns:
-        ``(T, T)`` differences.
-
-    Raises:
-        SolverError: as many choices as tasks are needed.
-    """
-    if len(tasks) != len(choices):
-        raise SolverError(f"{len(choices)} choices for {len(tasks)} tasks", expected="one choice of each task")
-    reached = np.stack([chosen_scores(task, choices, **settings) for task in tasks], axis=1)
-    return reached - np.diag(reached)
