@@ -32,9 +32,9 @@ from torch.utils import _pytree as pytree
 from regraft.diagnose.objective import LossName, row_weights
 from regraft.errors import DataError, SolverError
 from regraft.features import Tangent
-from regraft.features.tangent.design import check_modes, selected
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.replay import cast, private_copy
+from regraft.features.tangent.weights import check_modes, selected
 from regraft.heads import link
 from regraft.linear import Blocks, Design, Operator, Tag, all_finite
 from regraft.linear.operator import diagonal

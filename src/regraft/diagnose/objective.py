@@ -24,9 +24,9 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from regraft.errors import DataError, ModelError
-from regraft.features.tangent.design import check_modes, selected
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.replay import cast, private_copy
+from regraft.features.tangent.weights import check_modes, selected
 from regraft.heads.losses import LOSSES
 from regraft.linear import Blocks
 from regraft.network import Network

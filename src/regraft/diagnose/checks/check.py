@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regraft.diagnose.objective import LossName, Objective
 from regraft.errors import DataError, ModelError, RegraftError
-from regraft.features.tangent.design import selected
+from regraft.features.tangent.weights import selected
 from regraft.heads import Response
 from regraft.network import Network
 from regraft.record import Finding, Ledger

@@ -13,7 +13,7 @@ from regraft.data import Manifest, Target
 from regraft.diagnose.checks.check import Case, Subject
 from regraft.diagnose.objective import LossName
 from regraft.errors import RecipeError
-from regraft.features.tangent.design import selected
+from regraft.features.tangent.weights import selected
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.heads import Readout
