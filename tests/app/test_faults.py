@@ -82,6 +82,7 @@ def refused(capfd, tmp_path, monkeypatch):
         (("report", "no-run"), "no-run"),
         (("cache", "prune", "--older-than", "-1"), "--older-than"),
         (("reproduce", "no-such-row", "--no-gates"), "no-such-row"),
+        (("reproduce", "ntk-eq1", "--data", "no-such-folder"), "--data no-such-folder is no folder"),
     ],
 )
 def test_a_slip_of_the_keyboard_gets_one_line(refused, tmp_path, typed, said):

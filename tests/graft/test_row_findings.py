@@ -75,3 +75,9 @@ def test_how_to_say_that_no_label_applies_goes_by_how_labels_are_written(labels,
     (found,) = check_rows(SimpleNamespace(manifest=rows, unlabelled=2, preprocess=None))
     assert found.code == "unlabelled-rows"
     assert advice in found.advice
+
+
+def test_class_names_are_looked_at_before_the_pass():
+    rows = scan((np.eye(8), np.array(2 * ["daisy", "Daisy", "rose", "n/a"])))
+    found = check_rows(SimpleNamespace(manifest=rows, unlabelled=0, preprocess=None))
+    assert {"classes-alike", "class-reads-as-missing"} <= {each.code for each in found}

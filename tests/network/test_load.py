@@ -626,7 +626,7 @@ def test_names_that_are_not_known(folders: Folders, tmp_path: Path) -> None:
         (".hidden", r"there is no model in \.hidden; got no such folder"),
         (str(tmp_path / "my-model"), "a folder without config.json"),
         (str(folders("vit") / "config.json"), "got a file"),
-        ("resnet50", "did you mean timm/resnet50 or torchvision/resnet50"),
+        ("resnet50", "write timm/resnet50 or torchvision/resnet50 if it is"),
         ("", "is not known"),
         ("regraft/none-such", "no bundled backbone"),
         ("a" * 300, "is not known"),  # longer than a file's name may be

@@ -231,6 +231,9 @@ def test_what_goes_wrong_is_one_sentence(few: Manifest, tmp_path: Path) -> None:
         pretrain(few, output=run, **_options("rotation"), config=TrainConfig(epochs=1, label_smoothing=0.1))
     with pytest.raises(RecipeError, match=r"stops early; expected a length.*patience=2"):
         pretrain(few, output=run, **_options("rotation"), config=TrainConfig(epochs=3, loop=Loop(patience=2)))
+    decayed = TrainConfig(epochs=3, optimiser=Optimiser(layer_decay=0.5))
+    with pytest.raises(RecipeError, match=r"do not differ by layer; expected layer_decay=1; got 0\.5"):
+        pretrain(few, output=run, **_options("rotation"), config=decayed)
     with pytest.raises(RecipeError, match="8 x 8 pixels would be shifted out of sight"):
         pretrain(few, output=run, **_options("rotation"), augment=Augment(shift=8))
     config = TrainConfig(epochs=3, batch_size=10, optimiser=Optimiser(lr=1e35))

@@ -97,6 +97,8 @@ def test_what_diverges_is_passed_over():
         trained({0.1: 0.83, 0.03: 0.77}, {0.1: None, 0.03: None})
     with pytest.raises(RecipeError, match=r"^the training diverged: nan\. To mend it: try a .* such as --lr 0\.01, "):
         trained({0.1: 0.83}, {0.1: None})
+    with pytest.raises(RecipeError, match=r"such as --lr 0\.1, "):  # a tenth of what is hopeless is hopeless
+        trained({1e9: 0.83}, {1e9: None})
 
 
 def test_one_class_for_every_row_is_a_collapse_unless_the_other_said_so_too():

@@ -17,7 +17,7 @@ from regraft.graft.training.trial import Trial, Work
 
 __all__ = ["collapsed", "whole_trainings"]
 
-_LOWEST = 0.003  # of the rates that are tried where none is named: what diverged at any rate may not at this one
+_HIGHEST = 0.1  # of the rates that are advised
 _SURE = 2.0  # standard errors by which a short training must be ahead of a whole one
 _CONSTANT = 0.05  # of the judged training's spread of probabilities: below it they are one for all rows
 _SHARES = ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map", "miou")  # metrics from 0 to 1
@@ -53,7 +53,7 @@ def whole_trainings(
         if not any(_ahead(other, made[0][0]) for other in others):
             break
     if not made:
-        lower, said = min(_LOWEST, *(trial.key[0] / 10 for trial in ranking)), ranking[0].said
+        lower, said = min(_HIGHEST, *(trial.key[0] / 10 for trial in ranking)), ranking[0].said
         do = f"try a lower learning rate, such as --lr {lower:.3g}, and look for extreme input values"
         if len(ranking) == 1:
             raise RecipeError(f"the {said}", do=do)
