@@ -25,7 +25,7 @@ PATHS = {row: result_path(ROOT / "papers", row, "mini") for row in ROWS}
 STORED = {row.id: (row, load_result(path)[0], read_json(path)) for row, path in PATHS.items() if path.is_file()}
 
 
-ARMS = {arm.name: arm for arm in (classes.LINEARISED, classes.FIGURE4)}
+ARMS = {arm.name: arm for arm in (classes.KERNEL, classes.WEIGHTS, classes.FIGURE4)}
 CARRIED = sorted((ROOT / "papers" / "arms").glob("*/*.json"))
 
 

@@ -29,13 +29,12 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from regraft.data import Manifest, folds
 from regraft.features import Block, Plan, Store, Taps, plan, sweep
 from regraft.features.cache import entries
-from regraft.files import atomic_path, canonical_json, digest, intact, read_json, sealed, write_json
+from regraft.files import canonical_json, digest, intact, read_json, sealed, write_json
 from regraft.heads import Readout, Response, score
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
 from regraft.network import Network
@@ -233,14 +232,6 @@ class Bench:
             with contextlib.suppress(OSError):  # those who wait find the value
                 lock.unlink()
         return value
-
-    def tensors(self, arm: Arm, place: Place, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """What an arm reads that takes hours to make, kept beside its values: a run that is cut goes on from there."""
-        path = self._folder(arm) / f"{self._key(arm, place, {})}.safetensors"
-        if not path.is_file():
-            with atomic_path(path) as temporary:
-                save_file({name: value.contiguous() for name, value in make().items()}, temporary)
-        return load_file(path)
 
     def _path(self, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> Path:
         return self._folder(arm) / f"{self._key(arm, place, parameters)}.json"

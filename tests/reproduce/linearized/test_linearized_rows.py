@@ -457,8 +457,9 @@ def test_figures_of_classes_are_measured_on_a_bench(tmp_path, monkeypatch):
     found = classes.measured_on(bench, ("C",), steps=10)
     assert {f"{model}, {way}: NLL" for model in classes.MODELS for way in classes.WAYS} <= set(found.arms)
     assert found.notes["form error"]["C"][0] > 0
-    for path in tmp_path.rglob("linearized-classes*/*.json"):
-        path.unlink()
+    for name in ("linearized-classes", "linearized-classes-weights"):
+        for path in tmp_path.rglob(f"{name}/*.json"):
+            path.unlink()
     assert classes.measured_on(bench, ("C",), steps=10).arms == found.arms  # as a run that was cut goes on
     assert len(made) == len(bench.seeds)
 
