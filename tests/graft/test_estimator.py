@@ -130,7 +130,7 @@ def test_a_batch_of_no_rows_is_refused_and_spoils_no_later_fit():
     ("estimator", "settings", "why"),
     [
         (GraftClassifier, {"class_weight": "balance"}, "class weight 'balance' is unknown; expected 'balanced'"),
-        (GraftClassifier, {"class_weight": 2.0}, "class weight 2.0 is unknown; expected 'balanced', a weight by"),
+        (GraftClassifier, {"class_weight": 2.0}, "class weight 2.0 is unknown; expected 'balanced' or a weight by"),
         (GraftClassifier, {"class_weight": {"class 0": -1.0}}, "class weights hold negative or non-finite numbers"),
         (GraftClassifier, {"metric": "acc"}, "metric 'acc' does not fit multiclass labels; expected accuracy, .*nll"),
         (GraftClassifier, {"metric": "r2"}, "metric 'r2' does not fit multiclass labels; expected accuracy"),

@@ -217,6 +217,7 @@ def test_the_pack_is_looked_for_where_the_environment_says(tmp_path, monkeypatch
     assert "not in data;" in said()
     monkeypatch.setenv("REGRAFT_DATA", str(tmp_path / "mine"))
     assert f"not in {tmp_path / 'mine'};" in said()
+    (tmp_path / "here" / "elsewhere").mkdir()
     assert "not in elsewhere;" in said("--data", "elsewhere")
 
 

@@ -227,7 +227,7 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
             arrays = {} if isinstance(file, np.ndarray) else {key: file[key] for key in file.files}
     except Exception as error:  # of a torn file numpy's own kinds, zipfile's, zlib's or tokenize's
         # of a file that is none numpy says that it is a pickle, and advises to load that
-        got = str(error) if is_zipfile(path) else "no zip archive"
+        got = str(error) if isinstance(error, OSError) or is_zipfile(path) else "no zip archive"
         raise DataError(
             f"{path}: not an .npz file of plain arrays", got=got, do="save it with numpy.savez, strings as dtype 'U'"
         ) from error

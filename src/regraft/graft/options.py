@@ -145,7 +145,7 @@ def check_class_weight(weight: Any, *, by_label: bool = False) -> None:
     """
     named = by_label and isinstance(weight, Mapping)
     if not (weight is None or named or (isinstance(weight, str) and weight == "balanced")):
-        expected = "'balanced', a weight by label" if by_label else "'balanced'"
+        expected = "'balanced' or a weight by label" if by_label else "'balanced'"
         raise RecipeError(
             f"class weight {weight!r} is unknown", expected=expected, do="leave it out to count rows alike"
         )

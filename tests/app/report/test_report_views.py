@@ -34,7 +34,7 @@ def only(score: Score | None, **fields) -> Record:
 def test_verdict_of_a_test_split() -> None:
     assert sentence(samples.multiclass()) == (
         "On 864 test rows, the all-layers head on mobilenet_v2_1.0_224 is right 89.2 % of the time "
-        "(95 % interval 87.1 to 91.3); it cost 1 backbone pass and 31 s."
+        "(95 % interval 87.1 to 91.3); it cost 1.0 backbone pass and 31 s."
     )
 
 
@@ -42,7 +42,7 @@ def test_verdict_of_a_cross_validation_from_a_warm_store() -> None:
     assert sentence(samples.many_classes()) == (
         "On 3,120 rows, each predicted by a fit that never saw it (outer cross-validation), the probe head on "
         "vit_small_patch16_224.augreg_in21k is right 79.7 % of the time (95 % interval 78.3 to 81.1); "
-        "it cost no backbone pass (features came from the store) and 1.2 s."
+        "it cost 0 backbone passes (features came from the store) and 1.2 s."
     )
 
 

@@ -331,7 +331,7 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
 def test_names_that_may_be_mistakes_are_told(classes, label_type, codes, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (data_findings._names,))
     target = Target("multiclass", classes, np.arange(len(classes)), label_type=label_type)
-    context = Context(None, 0, SimpleNamespace(task=SimpleNamespace(target=target)), None)
+    context = Context(SimpleNamespace(labels=target), 0, None, None)
     found = check(context)
     assert [finding.code for finding in found] == codes
     if "classes-alike" in codes:

@@ -264,7 +264,7 @@ def test_a_run_that_goes_on_with_other_held_rows_is_judged_by_those(tmp_path):
     here = problem(manifest, tmp_path)
     (head,) = here.heads((-1,)).by_tau.values()
     rest, held = here.take(np.arange(40)), here.take(np.arange(40, 60)).rows
-    inputs = ManifestRows.of(here.network, replace(manifest, hashes=manifest.hashes[::-1]))
+    inputs = replace(ManifestRows.of(here.network, manifest), hashes=manifest.hashes[::-1])
     inputs.held.reverse()  # the same labels, of other inputs
     others = inputs.take(np.arange(40, 60))
 

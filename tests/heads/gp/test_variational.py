@@ -15,6 +15,7 @@ from regraft.features import Tangent
 from regraft.heads import Descent, condition_design, laplace, link, variational
 from regraft.heads.gp.elbo import Problem, divergence
 from regraft.linear import Blocks, Dense, FeatureDesign
+from regraft.linear.checks import ShapeError
 from regraft.network import ArrayPreprocess, from_module
 
 LONG = Descent(steps=1000, batch=40, draws=8, lr=0.02, average=0.6)
@@ -312,3 +313,11 @@ def test_one_row_and_one_class() -> None:
         found = variational(FeatureDesign({"a": Dense(normal(len(y), 2))}, 2), y, descent=Descent(steps=50))
         assert math.isfinite(found.bound)
         assert bool(torch.isfinite(found.coefficients["a"]).all())
+
+
+def test_probabilities_are_of_the_blocks_that_were_fitted() -> None:
+    design, y, base = few_outputs("softmax")
+    fit = variational(design, y, base=base, descent=Descent(steps=2, batch=4))
+    alone = FeatureDesign({"a": design.matrices["a"]}, 3)
+    with pytest.raises(ShapeError, match="got b"):
+        fit.probabilities(alone, base)

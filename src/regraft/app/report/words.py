@@ -6,8 +6,6 @@ import math
 import re
 from datetime import datetime
 
-from regraft import wording
-
 __all__ = [
     "MINUS",
     "NBSP",
@@ -168,8 +166,11 @@ def flops(value: float | None) -> str:
 
 
 def passes(value: float | None) -> str:
-    """``1 backbone pass``, ``2.4 backbone passes``, ``no backbone pass``; nothing of ``None``."""
-    return "" if value is None else wording.passes(value)
+    """``1.0 backbone pass``, ``2.4 backbone passes``, ``0 backbone passes``."""
+    if value is None:
+        return ""
+    body = passes_number(value)
+    return f"{body} backbone {'pass' if body == '1.0' else 'passes'}"
 
 
 def passes_number(value: float | None) -> str:

@@ -410,7 +410,7 @@ class Training:
         )
         error = DivergedError(
             f"{how}; {kept}",
-            do=f"try a lower learning rate, such as {self.config.optimiser.lr / 10:.3g}, or more warm-up "
+            do=f"try a lower learning rate, such as {min(0.1, self.config.optimiser.lr / 10):.3g}, or more warm-up "
             "steps, and look for extreme input values",
         )
         error.how, error.outcome = how, self.outcome("diverged", str(error))

@@ -200,6 +200,7 @@ def marginals(design: Design, means: Blocks, deviations: Blocks) -> tuple[Tensor
     Raises:
         SolverError: they are not finite.
     """
+    means, deviations = (blocks.ordered(list(design.shapes)) for blocks in (means, deviations))
     shape = (design.n_rows, design.n_outputs)
     mean = torch.zeros(shape, dtype=torch.float64)
     covariance = torch.zeros((*shape, shape[1]), dtype=torch.float64)

@@ -167,7 +167,8 @@ class Posterior:
             noise: their noise variances; that of the last row where ``None``.
 
         Raises:
-            SolverError: shapes that do not fit.
+            SolverError: shapes that do not fit, a kernel that does not go with that of the old rows, or a posterior
+                that was not solved by Cholesky in float64.
         """
         new = columns(targets)
         if new.shape[1] != self.form.outputs:
