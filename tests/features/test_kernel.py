@@ -400,6 +400,8 @@ def test_few_derivatives_are_written_out_at_once(monkeypatch: pytest.MonkeyPatch
     torch.testing.assert_close(ntk_within_rows(tangent), wanted)
     torch.testing.assert_close(ntk_adjoints(tangent, vectors).flatten(), back.flatten())
     assert sizes == [2, 2, 1] * 2
+    row = 8 * tangent.n_outputs * tangent.n_coefficients
+    assert {part.stop - part.start for part, _, _ in tangent.row_blocks(3 * row)} == {3, 2}
 
 
 def test_the_rows_of_a_network_that_writes_into_its_input_are_left_as_they_were() -> None:

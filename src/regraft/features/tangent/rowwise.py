@@ -58,7 +58,7 @@ def project(
     inside = like.new_zeros((side.rows, side.outputs, side.outputs))
     along = like.new_zeros((side.rows, side.outputs, count))
     summed = like.new_zeros((side.rows, side.outputs, 0 if sums is None else sums.count))
-    for start, stop, layer, j in _blocks(side, prior):
+    for start, stop, layer, j in _blocks(side, prior, _BYTES):
         if within:
             inside[start:stop] += torch.bmm(j, j.mT)
         if directions is not None:
@@ -73,7 +73,7 @@ def jacobian(side: Side) -> dict[str, Tensor]:
     """J written out, by parameter ``(N, C, *shape)``."""
     shape, ones = (side.rows, side.outputs), dict.fromkeys(side.tape.names, 1.0)
     found = {name: side.tape.like.new_empty((*shape, torch.Size(own).numel())) for name, own in _shapes(side)}
-    for start, stop, layer, j in _blocks(side, ones):
+    for start, stop, layer, j in _blocks(side, ones, _BYTES):
         for name, part in zip(layer.names.values(), j.split(_sizes(layer), dim=2)):
             found[name][start:stop] = part
     return {name: found[name].view(*shape, *own) for name, own in _shapes(side)}
@@ -82,7 +82,7 @@ def jacobian(side: Side) -> dict[str, Tensor]:
 def adjoints(side: Side, prior: Mapping[str, float], vectors: Tensor) -> dict[str, Tensor]:
     """Φᵀ V for V ``(N, C, k)``, by parameter ``(k, *shape)``."""
     total = {name: vectors.new_zeros((vectors.shape[2], torch.Size(shape).numel())) for name, shape in _shapes(side)}
-    for start, stop, layer, j in _blocks(side, prior):
+    for start, stop, layer, j in _blocks(side, prior, _BYTES):
         found = vectors[start:stop].flatten(0, 1).T @ j.flatten(0, 1).to(vectors)
         for name, part in zip(layer.names.values(), found.split(_sizes(layer), dim=1)):
             total[name] += part
@@ -96,7 +96,7 @@ def blocks(side: Side, nbytes: int) -> Iterator[tuple[slice, str, Tensor]]:
             yield slice(start, stop), name, part
 
 
-def _blocks(side: Side, prior: Mapping[str, float], nbytes: int = _BYTES) -> Iterator[tuple[int, int, Layer, Tensor]]:
+def _blocks(side: Side, prior: Mapping[str, float], nbytes: int) -> Iterator[tuple[int, int, Layer, Tensor]]:
     """(start, stop, layer, derivatives ``(B, C, p)`` times the prior) of every batch and layer."""
     layers = side.tape.layers
     row = side.outputs * sum(layer.size for layer in layers) * side.tape.like.itemsize
