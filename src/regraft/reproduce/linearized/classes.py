@@ -270,7 +270,7 @@ def _by_kernel(bench: Bench, place: Place, batch_size: int) -> dict[str, Any]:
 
 
 KERNEL = Arm("linearized-classes-kernel", 1, _by_kernel)
-"""The dearest part of Figure 4: what is kept of the kernels is what came of them."""
+"""Nearly half of what Figure 4 costs: what is kept of the kernels is what came of them."""
 
 
 def _by_weights(bench: Bench, place: Place, model: str, steps: int, batch_size: int) -> dict[str, Any]:
