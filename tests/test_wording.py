@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regraft.wording import by_folders, first_line, one_line, printable, some
+from regraft.wording import by_folders, first_line, near, one_line, printable, some
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,31 @@ def test_the_first_few_names_and_how_many_more(names, of: int, separator: str, s
 def test_paths_are_called_by_as_many_parts_as_tell_them_apart() -> None:
     paths = [Path(path) for path in ("/a/x/model", "/b/x/model", "/b/other", "/b/other")]
     assert by_folders(paths) == [str(Path("a/x/model")), str(Path("b/x/model")), "other", "other"]
+
+
+@pytest.mark.parametrize(
+    ("name", "names", "said"),
+    [
+        ("wieght", ["bias", "weight"], "did you mean weight?"),
+        ("bn", ["layer1.bn.weight", "fc", "layer1.bn.bias"], "did you mean layer1.bn.weight or layer1.bn.bias?"),
+        (
+            "bn",
+            [f"layer{k}.bn.weight" for k in range(9)],
+            "did you mean layer0.bn.weight, layer1.bn.weight or layer2.bn.weight?",
+        ),
+        ("xyz", ["weight"], ""),
+        ("", ["weight"], ""),
+        ("weight", [], ""),
+        (3, ["three", "3.5"], "did you mean 3.5?"),
+    ],
+)
+def test_the_names_that_a_wrong_one_is_like(name: object, names: list[str], said: str) -> None:
+    assert near(name, names) == said
+
+
+def test_a_place_follows_the_near_names() -> None:
+    assert near("sketchs", ["sketches"], " in /data") == "did you mean sketches in /data?"
+    assert near("photos", ["sketches"], " in /data") == ""
 
 
 def test_what_an_error_says_is_one_short_line() -> None:

@@ -1,12 +1,13 @@
-"""Lists, passes, errors of others and names of files as parts of a sentence."""
+"""Lists, near names, passes, errors of others and names of files as parts of a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["by_folders", "first_line", "one_line", "passes", "printable", "some"]
+__all__ = ["by_folders", "first_line", "near", "one_line", "passes", "printable", "some"]
 
 
 def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
@@ -31,6 +32,21 @@ def by_folders(paths: Sequence[Path]) -> list[str]:
         fit = (k for k in range(1, len(path)) if all(other[-k:] != path[-k:] for other in others))
         names.append(str(Path(*path[-next(fit, len(path)) :])))
     return names
+
+
+def near(name: object, names: Iterable[str], place: str = "") -> str:
+    """``did you mean a, b or c?``: the names most like one that is none of them; empty where none is like it.
+
+    Args:
+        name: what was given; a name that it is part of is near too.
+        names: what could have been given.
+        place: follows the names, such as `` in FOLDER``.
+    """
+    asked, options = str(name), list(dict.fromkeys(names))
+    close = difflib.get_close_matches(asked, options, n=3, cutoff=0.5)
+    close += [option for option in options if asked and asked in option and option not in close]
+    *first, last = close[:3] or [""]
+    return f"did you mean {', '.join(first) + ' or ' if first else ''}{last}{place}?" if last else ""
 
 
 def one_line(said: object, most: int = 200) -> str:

@@ -116,7 +116,7 @@ def test_predict_takes_the_texts_themselves(regraft, bert, reviews, tmp_path, mo
     code, _, err = regraft("predict", "run", "a good film", "one.txt")
     assert (code, "one.txt is a file among texts" in err) == (2, True)
     code, _, err = regraft("predict", "run", "ome.txt")
-    assert (code, "ome.txt is not there. To mend it: perhaps one.txt was meant" in err) == (2, True)
+    assert (code, "ome.txt is not there. To mend it: did you mean one.txt?" in err) == (2, True)
     Path("two.csv").write_text("review\na film\n")
     code, _, err = regraft("predict", "run", "one.txt", "two.csv")
     assert (code, "two.csv: a file of this form is no input" in err) == (2, True)

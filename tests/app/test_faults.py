@@ -91,7 +91,7 @@ def test_a_slip_of_the_keyboard_gets_one_line(refused, tmp_path, typed, said):
 
 
 def test_a_missing_path_has_near_names(refused, photos):
-    assert "perhaps photos was meant" in refused("adapt", photos.parent / "phots", *MODEL)
+    assert "did you mean photos?" in refused("adapt", photos.parent / "phots", *MODEL)
 
 
 def test_with_json_an_error_is_one_object_too(capfd, tmp_path):

@@ -268,8 +268,8 @@ def test_npz_with_parts_and_groups(tmp_path):
         ({"X": X}, {}, "no labels beside 'X'"),
         ({"y": Y}, {}, "no inputs"),
         ({"X": X, "y": Y}, {"input": "Z"}, "no inputs; expected Z"),
-        ({"X": X, "labels": Y}, {"label": "lables"}, "perhaps labels was meant"),
-        ({"X": X, "y": Y, "patient": Y}, {"group": "patients"}, "perhaps patient was meant"),
+        ({"X": X, "labels": Y}, {"label": "lables"}, "did you mean labels"),
+        ({"X": X, "y": Y, "patient": Y}, {"group": "patients"}, "did you mean patient"),
         ({"X": X, "y": Y, "X_test": X}, {}, "no labels beside 'X_test'"),
         ({"X": X, "y": Y, "group": Y, "X_test": X, "y_test": Y}, {}, "some parts have groups"),
         (

@@ -151,7 +151,7 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, counts, message):
 
 def test_a_missing_folder_names_its_neighbours(tmp_path):
     tree(tmp_path / "photos", {"a": 1})
-    with pytest.raises(MissingPathError, match="perhaps photos was meant"):
+    with pytest.raises(MissingPathError, match="did you mean photos"):
         scan(tmp_path / "photo")
     with pytest.raises(FileNotFoundError):
         scan(tmp_path / "deep" / "down")
@@ -213,7 +213,7 @@ def test_unlabelled_folders_lists_and_single_images(tmp_path):
     assert len(scan(root / "000.png", labelled=False)) == 1
     with pytest.raises(MissingPathError, match=r"no such file: .*gone\.png"):
         scan([*paths, root / "gone.png"], labelled=False)
-    with pytest.raises(MissingPathError, match=r"no such file: .*perhaps 000\.png was meant"):
+    with pytest.raises(MissingPathError, match=r"no such file: .*did you mean 000\.png"):
         scan([*paths, root / "00O.png"], labelled=False)
     assert len(scan([*paths, root / "gone.png"], labelled=False, skip_bad=True)) == 2
     with pytest.raises(DataError, match="no inputs"):

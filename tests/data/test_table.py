@@ -203,9 +203,9 @@ def test_parts_that_disagree_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("text,label\na,x\nb,y\n", {"label": "lable"}, "mend it: choose from text, label (perhaps label was meant)."),
+        ("text,label\na,x\nb,y\n", {"label": "lable"}, "mend it: choose from text, label; did you mean label?"),
         ("text,label\na,x\nb,y\n", {"group": "patient"}, "no column 'patient'. To mend it: choose from text, label"),
-        ("text,label\na,x\nb,y\n", {"input": "txt"}, "perhaps text was meant"),
+        ("text,label\na,x\nb,y\n", {"input": "txt"}, "did you mean text"),
         ("a,b,c\np,q,r\n", {}, "no input column"),
         ("day,a,y\n2024-01-02,1,2\n", {"label": "y"}, "'day' begins with '2024-01-02'"),
         ("a;b;y\n1,5;2,25;p\n", {"label": "y"}, "'a' begins with '1,5'. To mend it: write decimal points: 1.5"),
@@ -241,7 +241,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
             {"label": ["p", "q"]},
             "no training label in the column 'q'",
         ),
-        ("text,label\na,x\nb,y\n", {"kind": "binray"}, "perhaps binary was meant"),
+        ("text,label\na,x\nb,y\n", {"kind": "binray"}, "did you mean binary"),
         ("text,review,label\na,p,x\nb,q,y\n", {}, "'text' and 'review' may all hold the texts; expected one column"),
         ("text,label\na,x\nb,y\n", {"label": "l*l?"}, "no column 'l*l?'"),
         (

@@ -59,7 +59,7 @@ def test_a_recipe_without_a_readout_is_refused(stages):
 
 
 def test_unknown_name_gets_the_near_one():
-    with pytest.raises(RecipeError, match=r"did you mean 'all-layers'\?"):
+    with pytest.raises(RecipeError, match=r"did you mean all-layers\?"):
         find_recipe("all-layer")
     assert find_recipe(METHODS["probe"]) is METHODS["probe"]
     with pytest.raises(RecipeError, match=r"method \['probe'\] is unknown"):

@@ -620,7 +620,7 @@ def test_names_that_are_not_known(folders: Folders, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     (tmp_path / "sketches" / "config.json").touch()
     for name, message in (
-        (str(tmp_path / "sketchs"), f"did you mean sketches in {tmp_path}\\.$"),
+        (str(tmp_path / "sketchs"), f"did you mean sketches in {tmp_path}\\?$"),
         (str(tmp_path / "my-mode"), "check the path"),
         ("./not-there", r"there is no model in \./not-there; got no such folder. To mend it: check the path"),
         (".hidden", r"there is no model in \.hidden; got no such folder"),

@@ -16,7 +16,7 @@ from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
 from regraft.data.source import Arrays, FileImages, Files, Joined, PixelImages, Source, Texts
-from regraft.data.table import near
+from regraft.data.table import choose_from
 from regraft.errors import DataError
 
 __all__ = ["array_of", "array_rows", "input_source", "npz_rows", "one_or_many"]
@@ -244,11 +244,11 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
                 f"{path}: no labels beside {x!r}",
                 expected=" or ".join(_Y[:3]),
                 got=", ".join(arrays),
-                do=near(wish.labels[0], list(arrays)) if wish.labels else "name the array with --label",
+                do=choose_from(list(arrays), wish.labels[0]) if wish.labels else "name the array with --label",
             )
         group = _key(arrays, (wish.group,) if wish.group else ("group", "groups"), ends)
         if wish.group and not group:
-            raise DataError(f"{path}: no array {wish.group!r}", do=near(wish.group, list(arrays)))
+            raise DataError(f"{path}: no array {wish.group!r}", do=choose_from(list(arrays), wish.group))
         for name in filter(None, (y, group)):
             if arrays[name].ndim and arrays[x].ndim:
                 _same_length(f"{path.name}: {name}", len(arrays[name]), len(arrays[x]))
@@ -259,7 +259,7 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
             f"{path}: no inputs",
             expected=wish.input or " or ".join(_X[:3]),
             got=", ".join(arrays) or "no array",
-            do=near(wish.input, list(arrays)) if wish.input else "name the array with --input",
+            do=choose_from(list(arrays), wish.input) if wish.input else "name the array with --input",
         )
     return _joined(found)
 

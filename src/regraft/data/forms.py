@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from regraft.data.rows import Rows, Wish
 from regraft.data.source import Files
 from regraft.data.table import DATA_SUFFIXES, read_pieces
 from regraft.errors import DataError, MissingPathError
-from regraft.wording import some
+from regraft.wording import near, some
 
 __all__ = ["check_there", "is_by_place", "meant", "read_rows"]
 
@@ -158,8 +157,7 @@ def meant(path: Path) -> str:
         siblings = os.listdir(path.parent)
     except (OSError, ValueError):  # no folder, one that cannot be read, or no name of one
         return ""
-    close = difflib.get_close_matches(path.name, siblings, n=3)
-    return f"perhaps {' or '.join(close)} was meant" if close else ""
+    return near(path.name, siblings)
 
 
 def _unlabelled(data: Any, skip_bad: bool) -> Rows:
@@ -171,8 +169,8 @@ def _unlabelled(data: Any, skip_bad: bool) -> Rows:
         ids = [path or source.where(row) for row, path in enumerate(source.paths)]
         gone = [path for path in source.paths if path and not os.path.exists(path)]
         if gone and not skip_bad:
-            near = meant(Path(gone[0])) if len(gone) == 1 else ""
-            raise MissingPathError(f"no such file: {some(gone)}", do=near or "check the paths")
+            do = meant(Path(gone[0])) if len(gone) == 1 else ""
+            raise MissingPathError(f"no such file: {some(gone)}", do=do or "check the paths")
     else:
         ids = [f"row {row}" for row in range(len(source))]
     return Rows(source, ids, [], ["train"] * len(ids))

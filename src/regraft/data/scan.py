@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from regraft.data.labels import KINDS, read_target
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.rows import Rows, Wish, group_names
 from regraft.errors import DataError
-from regraft.wording import printable, some
+from regraft.wording import near, printable, some
 
 __all__ = ["scan"]
 
@@ -95,10 +94,7 @@ def scan(
             data = _without_unlabelled(_with_known(data, kind, classes, skip_bad), skip_bad)
         return checked(data, skip_bad=True, progress=progress) if skip_bad else data
     if kind is not None and kind not in KINDS:
-        near = difflib.get_close_matches(str(kind), KINDS, n=1)
-        raise DataError(
-            f"unknown kind {kind!r}", expected=", ".join(KINDS), do=f"perhaps {near[0]} was meant" if near else ""
-        )
+        raise DataError(f"unknown kind {kind!r}", expected=", ".join(KINDS), do=near(kind, KINDS))
     known = tuple(classes or ()) if kind in ("multilabel", "regression") else ()
     wish = Wish(named.get("label", ()), group or "", input or "", labelled, known, classes is not None, tuple(numbers))
     name, rows = read_rows(data, wish, skip_bad)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import os
@@ -25,9 +24,9 @@ from regraft.data.pixels import IMAGE_SUFFIXES, is_image
 from regraft.data.rows import Dense, Rows, Wish, names_no_part, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, single
 from regraft.errors import DataError
-from regraft.wording import some
+from regraft.wording import near, some
 
-__all__ = ["DATA_SUFFIXES", "LABELS", "near", "read_pieces"]
+__all__ = ["DATA_SUFFIXES", "LABELS", "choose_from", "read_pieces"]
 
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "document", "body", "smiles")
 INPUTS = ("image", "img", "path", "file", "file_name", "filename", "filepath", *TEXTS)
@@ -106,10 +105,9 @@ def _one_dense(parts: Sequence[Dense | None]) -> Dense | None:
     return replace(first, masks=Joined([dense.masks for dense in parts if dense is not None]))
 
 
-def near(name: str, names: Sequence[str]) -> str:
+def choose_from(names: Sequence[str], name: str) -> str:
     """Advice for a name that is not there: the names that are, and the nearest ones."""
-    close = difflib.get_close_matches(name, names, n=3)
-    return f"choose from {some(names, 20)}" + (f" (perhaps {' or '.join(close)} was meant)" if close else "")
+    return f"choose from {some(names, 20)}" + (f"; {meant}" if (meant := near(name, names)) else "")
 
 
 def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
@@ -180,7 +178,7 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     for name in (*labels, wish.group, wish.input):
         if name and name not in names:
             check_header(piece, names)
-            raise DataError(f"{piece.name}: no column {name!r}", do=or_header(piece, near(name, names)))
+            raise DataError(f"{piece.name}: no column {name!r}", do=or_header(piece, choose_from(names, name)))
     split = _guess(names, SPLITS, ())
     taken = [name for name in (split, wish.group, wish.input, *labels, *read) if name]
     guessed = "" if labels else _guess(names, (*LABELS, *MASKS), taken)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from regraft.errors import RecipeError
@@ -16,6 +14,7 @@ from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.order import check_training
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.stages.training import SGD_RATES, Probe, Reinitialise, Train
+from regraft.wording import near
 
 __all__ = [
     "METHODS",
@@ -370,9 +369,8 @@ def find_recipe(method: str | Recipe) -> Recipe:
         return method
     if isinstance(method, str) and method in METHODS:
         return METHODS[method]
-    near: Sequence[str] = get_close_matches(str(method), METHODS, 1)
     raise RecipeError(
         f"method {method!r} is unknown",
         expected=" or ".join(METHODS),
-        do=f"did you mean {near[0]!r}?" if near else "choose one of these",
+        do=near(method, METHODS) or "choose one of these",
     )

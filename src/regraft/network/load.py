@@ -19,7 +19,7 @@ from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.seeding import seeded
-from regraft.network.site import near
+from regraft.wording import near
 
 __all__ = ["check_weights", "load", "preprocess_from_json"]
 
@@ -165,9 +165,8 @@ def _unknown(name: str) -> ModelError:
     path = Path(os.path.expanduser(name))
     parent = path.parent
     folders = [p for p in sorted(parent.iterdir()) if p.is_dir()] if os.path.isdir(parent) else []
-    guess = near(path.name, [p.name for p in folders if (p / "config.json").is_file()])  # others hold no model
-    if guess and parent != Path():
-        guess += f" in {parent}"
+    models = [p.name for p in folders if (p / "config.json").is_file()]  # others hold no model
+    guess = near(path.name, models, f" in {parent}" if parent != Path() else "")
     if name.startswith((".", "/", "~")):
         return ModelError(f"there is no model in {name}", got="no such folder", do=guess or "check the path")
     if not guess and "/" not in name:

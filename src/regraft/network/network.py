@@ -26,9 +26,10 @@ from regraft.network.observe import OnValue, observe
 from regraft.network.policy import Policy, grad
 from regraft.network.preprocess import Preprocess
 from regraft.network.reading import attention_mask, pool_tokens
-from regraft.network.site import Site, match_sites, near
+from regraft.network.site import Site, match_sites
 from regraft.network.surgery import Headed, linear_like, owners, shared_copy
 from regraft.network.trace import Trace, trace
+from regraft.wording import near
 
 __all__ = ["About", "Network", "Traits"]
 
@@ -386,7 +387,7 @@ class Network:
                 f"no parameter of {self.name} matches {pattern!r}",
                 expected="a pattern over parameter names such as 'layer4.*'",
                 got=f"names such as {', '.join(list(self.params)[:3])}",
-                do=f"did you mean '{pattern}.*'" if inside else near(pattern, self.params),
+                do=f"did you mean '{pattern}.*'?" if inside else near(pattern, self.params),
             )
         return names
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
 from regraft.errors import TapError
+from regraft.wording import near
 
-__all__ = ["Axes", "Kind", "Layout", "Site", "match_sites", "near"]
+__all__ = ["Axes", "Kind", "Layout", "Site", "match_sites"]
 
 Kind = Literal["activation", "block", "embedding", "logits", "module", "input"]
 Layout = Literal["map", "tokens", "vector"]
@@ -75,14 +75,6 @@ class Axes:
             return value if self.feature_axis == value.ndim - 1 else value.movedim(self.feature_axis, -1)
         value = value if self.feature_axis == 1 else value.movedim(self.feature_axis, 1)
         return value if value.ndim == 4 else value.flatten(2, -2)  # video: time joins the height
-
-
-def near(name: str, names: Iterable[str], count: int = 3) -> str:
-    """``did you mean …`` over the closest of ``names``, or an empty string."""
-    options = list(dict.fromkeys(names))
-    close = difflib.get_close_matches(name, options, n=count, cutoff=0.5)
-    close += [option for option in options if name and name in option and option not in close]
-    return "did you mean " + " or ".join(close[:count]) if close else ""
 
 
 def match_sites(sites: Sequence[Site], patterns: Sequence[str]) -> tuple[str, ...]:

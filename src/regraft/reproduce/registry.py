@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from regraft.errors import RecipeError
 from regraft.reproduce.row import Row
 from regraft.reproduce.rows import gradients, head2toe, linearized, taskhead, transferability
+from regraft.wording import near
 
 __all__ = ["PAPERS", "ROWS", "choose"]
 
@@ -43,11 +43,10 @@ def choose(
     unknown = [name for name in names if name not in known | papers | {*gates, "gates"}]
     if unknown:
         candidates = [*(row.id for row in rows), *gates, "gates", *sorted(papers)]
-        near = difflib.get_close_matches(unknown[0], candidates, n=3, cutoff=0.5)
         raise RecipeError(
             f"no row or gate is called {unknown[0]!r}",
-            expected=f"such as {', '.join(near or candidates[:3])}",
-            do="name rows, a paper (000 to 004), a gate, or nothing for all rows",
+            expected=f"a row such as {candidates[0]}, a paper (000 to 004), a gate, or nothing for all rows",
+            do=near(unknown[0], candidates),
         )
     chosen = tuple(row for row in rows if not names or row.id in names or row.paper in names)
     wanted = tuple(gate for gate in gates if gate in names or "gates" in names)

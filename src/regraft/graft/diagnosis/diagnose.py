@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import backbone_of, data_of, task_of, versions
 from regraft.network import Network, check_weights
 from regraft.record import Finding, Ledger, Record, now
+from regraft.wording import near
 
 __all__ = ["chosen", "diagnose"]
 
@@ -140,7 +140,6 @@ def chosen(names: str | Sequence[str]) -> tuple[tuple[Check, ...], bool]:
     """
     known, names = {check.name: check for check in CHECKS}, [names] if isinstance(names, str) else names
     if unknown := [name for name in names if name not in {*known, AFFINITY}]:
-        near = get_close_matches(unknown[0], [*known, AFFINITY], 1)
-        do = f"did you mean {near[0]}?" if near else ""
-        raise RecipeError(f"no check is called {unknown[0]!r}", expected=", ".join([*known, AFFINITY]), do=do)
+        every = [*known, AFFINITY]
+        raise RecipeError(f"no check is called {unknown[0]!r}", expected=", ".join(every), do=near(unknown[0], every))
     return tuple(check for check in CHECKS if not names or check.name in names), AFFINITY in names

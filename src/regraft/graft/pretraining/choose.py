@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 
 from regraft.errors import RecipeError
@@ -12,6 +11,7 @@ from regraft.graft.pretraining.jigsaw import Jigsaw
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.pretraining.rotation import Rotation
 from regraft.graft.pretraining.supervised import Supervised
+from regraft.wording import near
 
 __all__ = ["OBJECTIVES", "pretext_of"]
 
@@ -36,10 +36,8 @@ def pretext_of(objective: str | Pretext, size: int) -> Pretext:
     elif objective in _MAKE:
         found = _MAKE[objective](size)
     else:
-        near = difflib.get_close_matches(objective, OBJECTIVES, n=1)
         raise RecipeError(
-            f"there is no objective {objective!r}", expected=", ".join(OBJECTIVES), got=objective,
-            do=f"perhaps {near[0]} was meant" if near else "",
-        )  # fmt: skip
+            f"there is no objective {objective!r}", expected=", ".join(OBJECTIVES), do=near(objective, OBJECTIVES)
+        )
     found.check(size)
     return found

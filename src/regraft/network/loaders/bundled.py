@@ -25,8 +25,7 @@ from regraft.network.loaders import weights
 from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
-from regraft.network.site import near
-from regraft.wording import one_line
+from regraft.wording import near, one_line
 
 __all__ = ["FORMAT", "Stored", "config_of", "is_folder", "load", "load_folder", "names", "save", "save_folder"]
 

@@ -23,7 +23,7 @@ from regraft.errors import MissingPathError, ModelError
 from regraft.network.network import About, Network
 from regraft.network.preprocess import IMAGENET_MEAN, IMAGENET_STD, ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.seeding import seeded
-from regraft.network.site import near
+from regraft.wording import near
 
 __all__ = ["from_module", "load", "read_weights"]
 

@@ -13,8 +13,7 @@ from regraft.errors import MissingDependencyError, ModelError
 from regraft.network.network import About, Network
 from regraft.network.preprocess import FILTERS, ImagePreprocess
 from regraft.network.seeding import seeded
-from regraft.network.site import near
-from regraft.wording import first_line, one_line
+from regraft.wording import first_line, near, one_line
 
 __all__ = ["load"]
 
