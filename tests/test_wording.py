@@ -40,6 +40,8 @@ def test_paths_are_called_by_as_many_parts_as_tell_them_apart() -> None:
             "did you mean layer0.bn.weight, layer1.bn.weight or layer2.bn.weight?",
         ),
         ("xyz", ["weight"], ""),
+        ("x", ["constraints.txt", "train.csv"], ""),
+        ("x", ["constraints.txt", "a_x.csv"], "did you mean a_x.csv?"),
         ("", ["weight"], ""),
         ("weight", [], ""),
         (3, ["three", "3.5"], "did you mean 3.5?"),

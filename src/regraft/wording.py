@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -38,13 +39,14 @@ def near(name: object, names: Iterable[str], place: str = "") -> str:
     """``did you mean a, b or c?``: the names most like one that is none of them; empty where none is like it.
 
     Args:
-        name: what was given; a name that it is part of is near too.
+        name: what was given; a name of which it begins a part, such as ``bn`` of ``layer1.bn1``, is near too.
         names: what could have been given.
         place: follows the names, such as `` in FOLDER``.
     """
     asked, options = str(name), list(dict.fromkeys(names))
     close = difflib.get_close_matches(asked, options, n=3, cutoff=0.5)
-    close += [option for option in options if asked and asked in option and option not in close]
+    part = re.compile(rf"(?<![^\W_]){re.escape(asked)}")
+    close += [option for option in options if asked and part.search(option) and option not in close]
     *first, last = close[:3] or [""]
     return f"did you mean {', '.join(first) + ' or ' if first else ''}{last}{place}?" if last else ""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import select
 import signal
 import sys
@@ -164,11 +165,21 @@ def _run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+_EXPECTED = (  # what the argument parser says of numbers, and in this package's words
+    (r"Input should be greater than or equal to (\S+)", r"expected \1 or more"),
+    (r"Input should be less than or equal to (\S+)", r"expected \1 or less"),
+    (r"Input should be a valid integer.*", "expected a whole number"),
+    (r"Input should be a valid number.*", "expected a number"),
+)
+
+
 def _misspelt(error: Any) -> str:
     """What the argument parser says, and where the right words are."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "regraft"
     said = error.format_message().rstrip(".")
+    for theirs, ours in _EXPECTED:
+        said = re.sub(theirs, ours, said)
     if "Missing option '--model'" in said:
         said += ": name a backbone, such as timm/resnet50.a1_in1k, regraft/fashion-resnet or a folder"
     given = str(getattr(error, "option_name", "")).lstrip("-")

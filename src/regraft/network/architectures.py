@@ -13,6 +13,7 @@ from regraft.network.lenet import lenet
 from regraft.network.mlp import mlp
 from regraft.network.resnet import cifar_resnet, s4, small_resnet
 from regraft.network.vit import tiny_vit
+from regraft.wording import near
 
 __all__ = ["ARCHITECTURES", "PIXELS", "build"]
 
@@ -40,7 +41,7 @@ def build(arch: str, options: Mapping[str, Any]) -> nn.Module:
         raise ModelError(
             f"there is no architecture {arch!r}",
             expected="one of " + ", ".join(sorted(ARCHITECTURES)),
-            got=arch,
+            do=near(arch, ARCHITECTURES),
         )
     try:
         return ARCHITECTURES[arch](**options)
