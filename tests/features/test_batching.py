@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -192,3 +193,25 @@ def test_a_row_that_is_read_but_does_not_fit_says_what_was_expected() -> None:
     )
     with pytest.raises(DataError, match=r"expected \(8,\); got \(7,\). To mend it: give all that the network reads"):
         list(gathered(ArrayPreprocess((8,)), Arrays(np.zeros((2, 7)), "t.csv"), [range(2)], 0))
+
+
+def test_flops_of_rows_of_several_lengths_are_those_of_padded_batches(bert, texts, tmp_path):
+    store = sweep(bert, texts, plan(bert, [ALL]), cache=tmp_path, batch_size=8)
+    rows = [bert.preprocess(texts.inputs.read(row)) for row in range(len(texts))]
+    with FlopCounterMode(display=False) as counter:
+        for cut in by_length(bert.preprocess, texts.inputs, range(len(texts)), 8):
+            pool_batch(bert, plan(bert, [ALL]).blocks, bert.preprocess.collate([rows[row] for row in cut]))
+    assert store.flops == pytest.approx(counter.get_total_flops(), rel=0.02)  # attention grows with the square
+
+
+def test_one_shard_of_a_window_by_another_writer_leaves_the_others_to_the_sweep(bert, texts, tmp_path):
+    wanted = plan(bert, [ALL])
+    sweep(bert, texts, wanted, cache=tmp_path / "donor", batch_size=4)
+    donor = sorted((tmp_path / "donor").rglob("*.safetensors"))[1]
+
+    def tick(done: int, total: int) -> None:
+        if done == 0:
+            shutil.copy(donor, next((tmp_path / "mine").rglob("part.json")).parent / donor.name)
+
+    store = sweep(bert, texts, wanted, cache=tmp_path / "mine", batch_size=4, progress=tick)
+    assert store.computed_rows == len(texts)

@@ -96,3 +96,12 @@ def test_finite_numbers_whose_sum_overflows_are_no_fault(cache):
     store = sweep(network, scan((x, y)), plan(network, [Taps(("input",), (108,))]), cache=cache)
     assert store.finite
     assert lost(store) == {}
+
+
+def test_rows_that_one_of_two_passes_lost_are_found(cache):
+    network, manifest = halves(), arrays()
+    first, last = plan(network, [Taps(("first", "embedding"), (None,))]).blocks
+    whole = plan(network, [Taps(("first", "embedding"), (None,))])
+    assert lost(sweep(network, manifest, whole.only([last.name]), cache=cache, batch_size=8)) == {}
+    both = sweep(network, manifest, whole, cache=cache, batch_size=8)  # the first block alone is computed
+    assert lost(both) == dict.fromkeys((3, 17), first.name)

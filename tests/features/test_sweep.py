@@ -100,6 +100,21 @@ def test_a_pass_that_serves_something_else_gives_the_features_where_it_agrees(ca
     assert (store.flops, store.flops_per_row, store.computed_rows) == (alone.flops, alone.flops_per_row, 30)
 
 
+def test_a_pass_that_is_off_in_one_row_alone_is_not_asked_again(cache):
+    network, manifest, seen = toy_network(), toy_manifest(), []
+
+    def passing(first: int, batch: torch.Tensor) -> torch.Tensor:
+        seen.append(first)
+        found = by_hand()["embedding"][first : first + len(batch)].clone()
+        found[0, 0] += 2e-4 * float(found.abs().max())
+        return found
+
+    wanted = plan(network, [Taps(("embedding",), (None,))])
+    (matrix,) = sweep(network, manifest, wanted, cache=cache, batch_size=8, passing=passing).matrices().values()
+    assert seen == [0]
+    torch.testing.assert_close(matrix.rows(slice(None)), by_hand()["embedding"], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("error", [ModelError("these rows take another path"), DataError("the outputs are NaN")])
 @pytest.mark.parametrize("refused", [0, 8])
 def test_a_pass_that_cannot_take_a_batch_leaves_it_and_the_rest_to_the_sweep(cache, refused, error):
@@ -148,6 +163,16 @@ def test_the_key_is_the_whole_truth(cache):
     assert find(network, manifest.take(range(29, -1, -1)), wanted, cache=cache) is None
     assert find(network, toy_manifest(seed=1), wanted, cache=cache) is None
     assert find(network, manifest, wanted, cache=cache, dtype="float16") is None
+
+
+def test_shards_of_an_earlier_version_are_not_read(cache, monkeypatch):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    sweep(network, manifest, wanted, cache=cache)
+    for module in (store_module, sys.modules["regraft.features.sweep"]):
+        monkeypatch.setattr(module, "VERSION", store_module.VERSION + 1)
+    assert find(network, manifest, wanted, cache=cache) is None
+    assert sweep(network, manifest, wanted, cache=cache).computed_rows == 30
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -292,22 +317,20 @@ def test_torn_files_are_computed_again(cache, damage):
         assert torch.equal(matrix.rows(slice(None)), good[name].rows(slice(None)))
 
 
-def test_verify_finds_torn_shards_and_prune_empties(cache):
+def test_two_damaged_files_of_the_same_rows_are_computed_again(cache):
     network, manifest = toy_network(), toy_manifest()
-    sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=8)
-    assert [e.status for e in verify(cache)] == ["complete"]
-    shard = next(cache.rglob("*.safetensors"))
-    span, _, _ = shard.name.split(".")
-    for other in ("0" * 16, "f" * 16):  # of the same rows, by a run that rounded otherwise
-        shard.with_name(f"{span}.{other}.safetensors").write_bytes(b"torn")
-    assert [e.status for e in verify(cache)] == ["torn"]
-    assert [e.status for e in verify(cache)] == ["complete"]
-    shard.write_bytes(shard.read_bytes()[:-1])
-    assert [e.status for e in verify(cache)] == ["torn"]
-    assert [e.status for e in entries(cache)] == [e.status for e in verify(cache)] == ["partial"]
-    assert prune(cache, older_than_days=1) == ()
-    assert len(prune(cache)) == 1
-    assert entries(cache) == ()
+    wanted = plan(network, [ALL])
+    good = sweep(network, manifest, wanted, cache=cache, batch_size=8).matrices()
+    shard = sorted(cache.rglob("*.safetensors"))[1]
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 0x40
+    next(cache.rglob("done.json")).unlink()
+    shard.write_bytes(bytes(content))
+    shard.with_name(f"{shard.name.split('.')[0]}.{'f' * 16}.safetensors").write_bytes(bytes(content))
+    again = sweep(network, manifest, wanted, cache=cache, batch_size=8)
+    assert again.computed_rows == 8
+    for name, matrix in again.matrices().items():
+        assert torch.equal(matrix.rows(slice(None)), good[name].rows(slice(None)))
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -339,26 +362,6 @@ def test_files_of_other_names_are_not_the_stores_own(cache, name):
     assert other.read_bytes() == b"somebody's own"
 
 
-def test_a_cache_may_start_from_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    network, manifest = toy_network(), toy_manifest()
-    sweep(network, manifest, plan(network, [ALL]), cache="~/cache")
-    assert len(entries(tmp_path / "cache")) == len(entries(Path("~/cache"))) == len(prune(Path("~/cache"))) == 1
-
-
-def test_verify_clears_what_a_killed_writer_left(cache):
-    network, manifest = toy_network(), toy_manifest()
-    sweep(network, manifest, plan(network, [ALL]), cache=cache)
-    folder = next(cache.rglob("part.json")).parent
-    old, new = folder / ".a.safetensors.x.part", folder / ".b.safetensors.y.part"
-    old.write_bytes(b"half")
-    new.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200,) * 2)
-    assert [e.status for e in verify(cache)] == ["complete"]
-    assert not old.exists()
-    assert new.exists()
-
-
 def test_large_blocks_stay_on_disk_and_read_the_same(cache, monkeypatch):
     network, manifest = toy_network(), toy_manifest()
     store = sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=7)
@@ -371,6 +374,17 @@ def test_large_blocks_stay_on_disk_and_read_the_same(cache, monkeypatch):
         assert torch.equal(matrix.rows(slice(3, 17)), whole[name].rows(slice(3, 17)))
         assert torch.equal(matrix.rows(index), whole[name].rows(index))
         assert torch.equal(matrix.rows(slice(None, None, 3)), whole[name].rows(slice(None, None, 3)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_bytes_decide_what_is_read_at_once(cache, monkeypatch, dtype):
+    network, manifest = toy_network(), toy_manifest()
+    store = sweep(network, manifest, plan(network, [ALL]), cache=cache, dtype=dtype)
+    numbers = sum(matrix.rows(slice(None)).numel() for matrix in store.matrices().values())
+    assert store.nbytes == numbers * {"float32": 4, "float16": 2}[dtype]
+    for room, lazy in ((4 * numbers, False), (4 * numbers - 1, True)):  # they are read as float32
+        monkeypatch.setattr(store_module, "_IN_MEMORY_BYTES", room)
+        assert {isinstance(matrix, ShardedMatrix) for matrix in store.matrices().values()} == {lazy}
 
 
 def test_another_writer_of_the_same_part_is_respected(cache, monkeypatch):
@@ -458,49 +472,8 @@ def test_a_shard_that_vanishes_while_it_is_verified_is_missing(cache, monkeypatc
     part = Part.load(next(cache.rglob("part.json")).parent)
     there = part.listing()
     there[0, 10].unlink()
-    monkeypatch.setattr(Part, "listing", lambda self: there)
+    monkeypatch.setattr(Part, "files", lambda self: list(there.items()))
     assert part.missing() == [(0, 10)]
-
-
-def test_prune_deletes_folders_that_have_lost_their_description(cache):
-    network, manifest = toy_network(), toy_manifest()
-    sweep(network, manifest, plan(network, [ALL]), cache=cache)
-    (described,) = cache.rglob("part.json")
-    size = sum(path.stat().st_size for path in described.parent.iterdir()) - described.stat().st_size
-    described.unlink()
-    assert prune(cache, older_than_days=1) == ()
-    (gone,) = prune(cache)
-    assert (gone.status, gone.nbytes) == ("lost", size)
-    assert list((cache / "features").iterdir()) == []
-
-
-def test_prune_leaves_what_is_not_the_stores_own(cache):
-    """A cache folder may be a disk or a project with a folder ``features`` of its own."""
-    network, manifest = toy_network(), toy_manifest()
-    sweep(network, manifest, plan(network, [ALL]), cache=cache)
-    own = cache / "features" / "resnet50" / "train"
-    own.mkdir(parents=True)
-    (own / "000.npy").write_bytes(b"mine")
-    (own / "part.json").write_text('{"rows": 3, "blocks": [], "about": {}}')
-    assert len(entries(cache)) == len(prune(cache)) == 1
-    assert (own / "000.npy").read_bytes() == b"mine"
-    assert [path.name for path in (cache / "features").iterdir()] == ["resnet50"]
-
-
-def test_files_that_other_processes_take_away_disturb_nothing(cache, monkeypatch):
-    network, manifest = toy_network(), toy_manifest()
-    sweep(network, manifest, plan(network, [ALL]), cache=cache)
-    (there,) = entries(cache)
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda self: [*listed(self), self / ".gone.part"])  # moved since it was listed
-    assert entries(cache)[0].nbytes == there.nbytes
-    assert [entry.status for entry in verify(cache)] == ["complete"]
-
-    def deleted(self):
-        raise FileNotFoundError(self)
-
-    monkeypatch.setattr(Path, "iterdir", deleted)  # the whole folder
-    assert entries(cache) == ()
 
 
 def test_refusals(cache, monkeypatch, tmp_path):
@@ -524,6 +497,21 @@ def test_refusals(cache, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
     with pytest.raises(StoreError, match="too small"):
         sweep(network, manifest, wanted, cache=cache)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_disk_must_hold_the_bytes_of_the_rows_that_are_left(cache, monkeypatch, dtype):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    with pytest.raises(Stop):
+        sweep(network, manifest, wanted, cache=cache, dtype=dtype, batch_size=10, progress=stop_after(10))
+    needed, usage = 20 * wanted.width * {"float32": 4, "float16": 2}[dtype], shutil.disk_usage(cache)
+    for free in (needed - 1, needed):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: usage._replace(free=free))
+        if free < needed:
+            with pytest.raises(StoreError, match="too small"):
+                sweep(network, manifest, wanted, cache=cache, dtype=dtype, batch_size=10)
+    assert sweep(network, manifest, wanted, cache=cache, dtype=dtype, batch_size=10).computed_rows == 20
 
 
 def test_a_shard_that_the_disk_refuses_is_told_and_leaves_nothing(cache):

@@ -348,3 +348,52 @@ def test_columns_of_few_values_are_learnt_as_by_scikit_learn():
     assert ours == pytest.approx(theirs, abs=0.01)
     two = GraftClassifier(random_state=0).fit([[0.0], [1.0]] * 50, [0, 1] * 50)
     assert two.predict([[0.0], [1.0]]).tolist() == [0, 1]
+
+
+def test_the_random_state_draws_the_folds():
+    X, y = drawn(60, 0)
+    folds = [GraftClassifier(random_state=seed).fit(X, y).head_.fold_ids.tolist() for seed in (0, 0, 1)]
+    assert folds[0] == folds[1] != folds[2]
+
+
+@pytest.mark.parametrize("folds", [2, 3, 7])
+def test_as_many_inner_folds_as_were_asked_for(folds):
+    X, y = drawn(60, 0)
+    assert len(set(GraftClassifier(folds=folds).fit(X, y).head_.fold_ids)) == folds
+
+
+def test_the_metric_judges_the_heads():
+    X, y = drawn(60, 0)
+    best = {metric: GraftClassifier(metric=metric, random_state=0).fit(X, y) for metric in ("accuracy", "nll")}
+    scores = {metric: [c.score for c in model.head_.candidates] for metric, model in best.items()}
+    assert all(0 <= score <= 1 for score in scores["accuracy"])
+    assert scores["nll"] != scores["accuracy"]
+
+
+def test_the_batch_size_is_that_of_the_pass(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path))
+    x, y = toy_arrays(30)
+    GraftClassifier(toy_network(), method="probe", folds=2, batch_size=7).fit(list(x), y)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 5
+
+
+def test_a_label_without_a_weight_weighs_one():
+    X, y = drawn(80, 0)
+    named = np.array(["ash", "elm", "oak"])[y]
+    plain, weighted = (GraftClassifier(class_weight=w, random_state=0).fit(X, named) for w in (None, {"elm": 1.0}))
+    np.testing.assert_allclose(plain.predict_proba(X), weighted.predict_proba(X))
+
+
+def test_a_backbones_features_are_scaled_as_the_recipe_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path))
+    x, y = toy_arrays(30)
+    model = GraftClassifier(toy_network(), folds=2, random_state=0).fit(list(x), y)
+    assert model.head_.view.scaling in ("unit", "root-unit")
+
+
+def test_rows_with_a_zero_of_the_other_sign_are_copies():
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    X[:, 0] = 0.0
+    y = np.tile(np.random.default_rng(1).integers(0, 2, 40), 2)  # that only a copy could tell
+    model = GraftClassifier(random_state=0).fit(np.concatenate([X, X * [-1, 1, 1]]), y)
+    assert (model.head_.fold_ids[:40] == model.head_.fold_ids[40:]).all()

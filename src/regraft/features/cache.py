@@ -35,7 +35,8 @@ def cache_root(chosen: str | Path | None = None) -> Path:
         return Path.home() / "Library" / "Caches" / "regraft"
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "regraft"
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regraft"
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))  # by its specification no relative folder counts
+    return (named if named.is_absolute() else Path.home() / ".cache") / "regraft"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def prune(root: Path | None = None, *, older_than_days: float = 0.0) -> tuple[En
     """
     root = cache_root(root)
     lost = [_lost(path) for path in _folders(root) if described(path) is None]
-    gone = tuple(entry for entry in (*entries(root), *lost) if entry.age_days >= older_than_days)
+    old = (entry for entry in (*entries(root), *lost) if not older_than_days or entry.age_days >= older_than_days)
+    gone = tuple(old)  # a server's clock may be ahead, and what it wrote less than no days old
     for entry in gone:
         try:
             shutil.rmtree(entry.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,10 @@ from tests.graft.training.test_training_problem import wide
 import regraft
 from regraft.data import scan
 from regraft.features import Store
+from regraft.features.pooling import Pooling
 from regraft.graft.cost import estimate as module
-from regraft.graft.cost import training
-from regraft.graft.cost.counts import gram_search_flops, paper_search_flops
+from regraft.graft.cost import pace, pricing, training
+from regraft.graft.cost.counts import gram_search_flops, head_parts, paper_search_flops
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.cost.pricing import head_work, own_work, workload
 from regraft.graft.frozen.problem import FeatureProblem
@@ -261,3 +263,59 @@ def test_stored_features_are_priced_without_another_pass(tmp_path, still, monkey
     assert _price(estimate(found, options))[1]["seconds"] > 0
     monkeypatch.setattr(Store, "forward_seconds_per_row", 0.0)
     assert _price(estimate(found, options))[1]["seconds"] is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_bytes_of_a_store_are_those_that_the_pass_writes(tmp_path, dtype):
+    found, options = ready(tmp_path, METHODS["all-layers"])
+    options = replace(options, dtype=dtype)
+    said = estimate(found, options).data["store_bytes"]
+    assert said == sum(store.nbytes for store in swept(found, options, Ledger(), None) if store is not None)
+
+
+def test_the_forward_pass_is_timed_without_pooling(tmp_path, monkeypatch):
+    clock = [0.0]
+
+    def advancing(seconds, call):
+        def timed(*args, **kwargs):
+            clock[0] += seconds
+            return call(*args, **kwargs)
+
+        return timed
+
+    found, options = ready(tmp_path, METHODS["probe"])  # one block
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Pooling, "__call__", advancing(100.0, Pooling.__call__))
+    monkeypatch.setattr(type(found.network), "forward", advancing(10.0, type(found.network).forward))
+    assert module._one_batch(found, options)[:2] == (pytest.approx(110 / 16), pytest.approx(10 / 16))
+
+
+def test_each_part_of_a_head_takes_the_rate_of_its_product(tmp_path, still, monkeypatch):
+    monkeypatch.setattr(module.pace, "product", lambda: 3.0)
+    monkeypatch.setattr(module.pace, "eigen", lambda: 5.0)
+    monkeypatch.setattr(module.pace, "path", lambda outputs: 7.0)
+    found, _ = ready(tmp_path, METHODS["all-layers"])
+    parts = head_parts(40, found.plan.width, 3, folds=3, solves=2)  # of two scalings
+    expected = 2 * parts["gram"] / 3 + parts["eigen"] / 5 + parts["paths"] / 7 + 2 * 10
+    assert said(tmp_path, METHODS["all-layers"])["solve"] == pytest.approx(expected)
+
+
+def test_rates_are_operations_of_the_second_call_by_its_seconds(monkeypatch):
+    clock, took = [0.0], iter([100.0, 2.0])
+
+    def call() -> None:
+        clock[0] += next(took)
+
+    monkeypatch.setattr(pace.time, "perf_counter", lambda: clock[0])
+    assert pace._second(call) == 2.0
+    monkeypatch.setattr(pace, "_second", lambda call: 2.0)
+    assert (pace.product(), pace.eigen(), pace.path(3)) == (512**3, 5 * 512**3, 3 * 512**2)
+
+
+def test_many_rows_are_solved_once_more_unless_folds_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(pricing, "MANY", 60)
+    found = prepare(toy_manifest(60), toy_network(), method="probe", options=Options(cache=tmp_path))
+    assert pricing.solves(found, Options()) == 2
+    assert pricing.solves(found, Options(folds=3)) == 1 + 3
+    monkeypatch.setattr(pricing, "MANY", 61)
+    assert pricing.solves(found, Options()) == 1 + 5

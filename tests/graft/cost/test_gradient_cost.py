@@ -108,3 +108,13 @@ def test_a_named_solver_costs_more_and_a_schedule_its_steps(tmp_path, monkeypatc
     assert said["newton"] == pytest.approx(3 * said[None], rel=1e-6)
     # 80,000 steps of min(64, 40) rows, forward and back, beside 5 products of 40 rows
     assert said["adam"] == pytest.approx(80_000 * 2 / 5 * said[None], rel=1e-6)
+
+
+def test_the_bytes_of_gradient_features_are_foreseen(tmp_path):
+    manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
+    options = Options(cache=tmp_path, folds=3, batch_size=16)
+    recipe = gradient_features(Gradients(("conv2*",)))
+    said = estimate(prepare(manifest, toy_network(), method=recipe, options=options), options).artifact_bytes
+    run = regraft.adapt(manifest, toy_network(), method=recipe, options=options)
+    kept = run.record.figures["price"]["rows"][0]["stored_bytes"]
+    assert said == pytest.approx(kept, rel=0.1)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from tests.features.toy import toy_manifest, toy_network
 from tests.graft.gradient.test_gradient import LAST, arrays, network, rows_of
 
 import regraft
+from regraft.graft.cost import posterior
 from regraft.graft.cost.estimate import estimate
+from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.gradient.recipe import with_gradients
 from regraft.graft.options import Options
 from regraft.graft.preparation import prepare
-from regraft.record import Ledger
+from regraft.record import Cost, Ledger
 
 
 def told_by_derivatives() -> tuple[np.ndarray, np.ndarray]:
@@ -44,3 +49,22 @@ def test_kernels_are_predicted_and_counted(tmp_path):
     assert 0.3 < said.artifact_bytes / (tmp_path / "run" / "model.safetensors").stat().st_size < 3
     kept = saved.record.figures["price"]["rows"][0]["stored_bytes"]
     assert 0.8 < kept / (tmp_path / "run" / "model.safetensors").stat().st_size < 1.2
+
+
+def test_an_eigendecomposition_grows_with_the_cube_of_its_rows(tmp_path, monkeypatch):
+    clock, eigh = [0.0], torch.linalg.eigh
+
+    def slow(matrix):
+        clock[0] += 1.0
+        return eigh(matrix)
+
+    monkeypatch.setattr(posterior.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(torch.linalg, "eigh", slow)
+    took = {}
+    for rows in (32, 64):
+        options = Options(cache=tmp_path, folds=3, batch_size=16)
+        recipe = with_gradients("tangent-gp", "activation", None)
+        manifest = replace(toy_manifest(rows + 20), split=("train",) * rows + ("test",) * 20)
+        found = prepare(manifest, toy_network(), method=recipe, options=options)
+        took[rows] = with_posterior_cost(Cost("solve", 0.0), found, options, 1, (0.0, 0), 0.0)[0].seconds
+    assert took[64] == pytest.approx(8 * took[32])
