@@ -25,12 +25,12 @@ def cache(tmp_path):
     [
         ("/mine", "/elsewhere", "/mine"),
         ("", "/elsewhere", "/elsewhere/regraft"),
-        ("", "", "/home/me/.cache/regraft"),
-        ("", "relative", "/home/me/.cache/regraft"),
+        ("", "", "/users/me/.cache/regraft"),
+        ("", "relative", "/users/me/.cache/regraft"),
     ],
 )
 def test_an_empty_variable_is_no_folder(monkeypatch, own: str, xdg: str, found: str) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("HOME", "/users/me")
     monkeypatch.setenv("REGRAFT_CACHE", own)
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     assert cache_root() == Path(found)
