@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from math import inf, nan
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from regraft.diagnose import Objective
 from regraft.diagnose.landscape import evaluate, random_directions
+from regraft.diagnose.landscape.evaluate import _compare
 from regraft.diagnose.landscape.ways import Unfit
 from regraft.errors import DataError
 from regraft.linear import Blocks
@@ -149,3 +151,10 @@ def test_coordinates_that_cannot_be(points: Tensor) -> None:
     with pytest.raises(DataError, match="way of a landscape"):
         evaluate(found, vectors, POINTS, way="fast")  # type: ignore[arg-type]
     assert found.outputs_width == CLASSES
+
+
+@pytest.mark.parametrize(("found", "truth"), [(nan, 1.0), (inf, 1.0), (1.0, nan), (1.0, inf)])
+def test_a_short_cut_that_is_finite_where_plain_passes_are_not_or_the_other_way_is_refused(found, truth) -> None:
+    with pytest.raises(Unfit, match="where plain passes give"):
+        _compare(torch.tensor([found]), torch.tensor([truth]), 1e-6, "layer")
+    assert _compare(torch.tensor([nan]), torch.tensor([inf]), 1e-6, "layer") == 0.0

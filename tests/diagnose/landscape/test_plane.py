@@ -113,3 +113,9 @@ def test_directions_of_another_objective_are_refused() -> None:
         plane(found, random_directions(other))
     with pytest.raises(DataError, match="expected 2"):
         plane(found, random_directions(found, 1))
+
+
+def test_directions_of_another_dtype_are_refused() -> None:
+    single = random_directions(objective("mlp", "2.weight", torch.float32))
+    with pytest.raises(DataError, match="made for this objective"):
+        plane(objective("mlp", "2.weight"), single)

@@ -109,3 +109,15 @@ def test_numbers_that_make_no_sense(options: dict[str, object]) -> None:
     found = _smooth()
     with pytest.raises(DataError, match="Chebyshev surrogate"):
         surrogate(found, random_directions(found), **options)  # type: ignore[arg-type]
+
+
+def test_points_held_out_are_by_the_seed_and_in_the_range() -> None:
+    found = _smooth()
+    directions = random_directions(found, seed=2)
+    one, two, many = (
+        surrogate(found, directions, sizes=(2,), tolerance=10.0, seed=seed, held_out=held_out)
+        for seed, held_out in ((0, 12), (1, 12), (0, 200))
+    )
+    assert one.error != two.error
+    nodes = one.at(torch.tensor([[a, b] for a in (-1.0, 1.0) for b in (-1.0, 1.0)]).double() * 0.5**0.5)
+    assert many.range > float(nodes.max() - nodes.min()) + 1e-6  # corners are farther out than nodes

@@ -169,3 +169,12 @@ def test_an_artifact_whose_unscaled_features_were_scaled_again_is_read_as_it_was
                 regraft.load(".", model=toy_network())
         else:
             assert regraft.load(".", model=toy_network()).view.unscaled == wanted
+
+
+@pytest.mark.parametrize("version", [0, 10])
+def test_an_artifact_of_a_version_that_is_not_known_is_refused(artifact: Path, version: int) -> None:
+    config = json.loads((artifact / "config.json").read_text())
+    (artifact / "config.json").write_text(json.dumps(config | {"version": version}))
+    forge(artifact)
+    with pytest.raises(ArtifactError, match=f"has another format; expected version 1 to 9; got {version}"):
+        regraft.load(".", model=toy_network())

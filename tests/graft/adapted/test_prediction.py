@@ -13,7 +13,7 @@ from PIL import Image
 
 from regraft.data import scan
 from regraft.errors import DataError
-from regraft.graft.adapted.prediction import Prediction, as_csv
+from regraft.graft.adapted.prediction import Prediction, as_csv, indexed_png
 from regraft.record import Record
 
 
@@ -88,3 +88,9 @@ def test_no_file_of_a_run_is_replaced(beside, tmp_path):
 def test_any_name_comes_back_from_a_table(name):
     lines = [["id", "prediction"], [name, "1.5"]]
     assert [*csv.reader(io.StringIO(as_csv(lines), newline=""))] == lines
+
+
+@pytest.mark.parametrize("largest", [255, 256, 65535])
+def test_masks_of_any_number_of_classes_come_back(largest):
+    mask = np.array([[0, 1], [largest - 1, largest]])
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(indexed_png(mask)))), mask)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.features.toy import toy_manifest, toy_network
 
+from regraft.diagnose.transfer.affinity import affinity
 from regraft.errors import RecipeError
 from regraft.graft import Options, adapt, diagnose
 from regraft.graft.alike import together
-from regraft.graft.diagnosis.affinity import _trained, finding, scored_apart
+from regraft.graft.diagnosis.affinity import _trained, finding, measured, scored_apart
+from regraft.record import Ledger
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +137,30 @@ def test_it_says_how_the_network_that_is_kept_was_trained():
     given_up = {"name": "lr 0.1, tau 0", "steps": 50, "status": "collapsed", "kept": False}
     figure = {"rows": 48, "runs": [given_up, {**said, "kept": True}, {**said, "steps": 9, "kept": False}]}
     assert _trained(figure) == {"rows": 48, **said}
+
+
+def test_the_interval_is_by_groups_and_it_is_the_training_that_is_held_against_guessing(monkeypatch):
+    manifest = replace(toy_manifest(60), groups=tuple(str(row // 3) for row in range(60)),
+                       split=tuple("train" if row // 3 % 3 else "test" for row in range(60)))  # fmt: skip
+    manifest = manifest.take(np.flatnonzero(np.arange(60) % 9 != 2))  # two of three classes are tested
+    test, asked = manifest.take(manifest.rows_of("test")), []
+    truth, classes = test.labels.values, test.labels.classes
+    wrong = np.where(np.arange(len(test)) < 6, 2, truth)  # whole groups of them
+
+    def adapted(rows, network, *, method, options, progress):
+        asked.append(options)
+        said, low = (truth, 0.9) if method == "probe" else (wrong, 0.4)
+        lines = [(name, "test", classes[a], classes[b]) for name, a, b in zip(test.ids, truth, said)]
+        figures = {"training": {"rows": 40, "runs": [{"kept": True, "name": "lr", "steps": 1, "status": "completed"}]}}
+        record = SimpleNamespace(costs=(), findings=(), figures=figures)
+        return SimpleNamespace(
+            rows=[("id", "part", "truth", "predicted"), *lines], record=record, score=SimpleNamespace(low=low)
+        )
+
+    monkeypatch.setattr("regraft.graft.diagnosis.affinity.adapt", adapted)
+    options = Options(seed=3, metric="nll", limit=20)
+    _, figure = measured(SimpleNamespace(manifest=manifest, network=None), options, Ledger(), None)
+    found = affinity(linear=truth, scratch=wrong, labels=truth, groups=test.groups, seed=3)
+    assert (figure["low"], figure["high"]) == (found.low, found.high)
+    assert (figure["guess"], figure["scratch_low"]) == (0.5, 0.4)
+    assert {(each.metric, each.limit) for each in asked} == {("accuracy", None)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from regraft.diagnose.transfer.ranking import Difference, Place, Ranking
 from regraft.errors import RecipeError
 from regraft.graft import Options, rank
 from regraft.graft.diagnosis.course import Course, checkpoints
-from regraft.graft.diagnosis.rank import _findings, _guessing
+from regraft.graft.diagnosis.rank import _findings, _guessing, _smallest
 from regraft.network import ArrayPreprocess, from_module
 
 
@@ -162,3 +163,9 @@ def test_the_curve_goes_by_epochs_not_by_places() -> None:
     figure = AT.figure(NAMES, order(values, margin=0.1, rank_low=dict.fromkeys(NAMES, 1.0)))
     assert [(p["at"], p["value"]) for p in figure["points"]] == [(0, 0.1), (1, 0.9), (2, 0.5)]
     assert figure["word"] == "epoch"
+
+
+def test_the_smallest_is_of_those_that_are_not_told_from_the_first() -> None:
+    found = {name: SimpleNamespace(parameters=size) for name, size in (("a", 30), ("b", 20), ("c", 25), ("d", 10))}
+    near = order({"a": 0.9, "b": 0.8, "c": 0.7, "d": 0.1}, margin=0.3, rank_low=dict.fromkeys("abcd", 1.0))
+    assert _smallest(near, found) == "b"  # d is smaller, and surely worse

@@ -198,7 +198,7 @@ def _compare(found: Tensor, truth: Tensor, floor: float, name: str) -> float:
         if not isfinite(b) and not isfinite(a):
             continue
         gap = abs(a - b)
-        if not gap <= CHECKED * abs(b) + floor:
+        if not isfinite(b) or not gap <= CHECKED * abs(b) + floor:  # any gap is within that of an infinite loss
             raise Unfit(f"{a:.9g} by {name} where plain passes give {b:.9g}")
         worst = max(worst, gap / abs(b) if b else 0.0)
     return worst
