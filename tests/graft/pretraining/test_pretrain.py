@@ -311,7 +311,7 @@ def test_a_run_that_diverges_leaves_no_backbone(stripes: Path, tmp_path: Path) -
 
 
 def test_what_cannot_be_pretrained_is_said(stripes: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"no objective 'rotations'; expected supervised, .*perhaps rotation"):
+    with pytest.raises(RecipeError, match=r"no objective 'rotations'; expected supervised, .*did you mean rotation"):
         pretrain(stripes, output=tmp_path / "run", objective="rotations")
     manifest = scan(stripes)
     with pytest.raises(DataError, match="images with one class each; got array"):
