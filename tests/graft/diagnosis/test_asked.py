@@ -26,7 +26,7 @@ def options(tmp_path_factory):
 
 
 def test_the_seed_and_the_sizes_reach_the_case(options):
-    scope = Scope(rows=24, top=3, points=7)  # SMALL has as many eigenvalues as points
+    scope = Scope(rows=24, top=3, points=7)  # so many eigenvalues and points that neither stands for the other
     one, two = (
         case_of_model(toy_manifest(60), toy_network(7), scope, replace(options, seed=seed), Ledger()).case
         for seed in (0, 1)
