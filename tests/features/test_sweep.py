@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
+from tests.features.toy import Toy, advancing, toy_arrays, toy_manifest, toy_network
 
 from regraft.data import scan
 from regraft.errors import DataError, ModelError, StoreError, TapError
@@ -256,19 +256,12 @@ def test_the_pace_of_a_pass_is_not_known_from_one_batch_alone(cache):
 def test_the_pace_of_the_forward_pass_leaves_out_pooling_and_writing(cache, monkeypatch):
     clock = [0.0]
 
-    def advancing(seconds, call):
-        def timed(*args, **kwargs):
-            clock[0] += seconds
-            return call(*args, **kwargs)
-
-        return timed
-
     network, manifest = toy_network(), toy_manifest()
     wanted = plan(network, [ALL])
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(Pooling, "__call__", advancing(100.0, Pooling.__call__))
-    monkeypatch.setattr(Part, "write", advancing(7000.0, Part.write))
-    monkeypatch.setattr(type(network), "forward", advancing(10.0, type(network).forward))
+    monkeypatch.setattr(Pooling, "__call__", advancing(clock, 100.0, Pooling.__call__))
+    monkeypatch.setattr(Part, "write", advancing(clock, 7000.0, Part.write))
+    monkeypatch.setattr(type(network), "forward", advancing(clock, 10.0, type(network).forward))
     store = sweep(network, manifest, wanted, cache=cache, batch_size=10, workers=0)
     assert store.forward_seconds_per_row == pytest.approx(10.0 / 10)
     # written are the first batch and the two that are timed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -41,3 +44,13 @@ def toy_arrays(rows: int = 30, classes: int = 3, seed: int = 0) -> tuple[np.ndar
 
 def toy_manifest(rows: int = 30, classes: int = 3, seed: int = 0) -> Manifest:
     return scan(toy_arrays(rows, classes, seed))
+
+
+def advancing(clock: list[float], seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, which takes so many seconds of a clock that stands still otherwise."""
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        clock[0] += seconds
+        return call(*args, **kwargs)
+
+    return timed

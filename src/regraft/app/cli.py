@@ -167,7 +167,6 @@ def _run(arguments: list[str]) -> int:
 
 _EXPECTED = (  # what the argument parser says of numbers, and in this package's words
     (r"Input should be greater than or equal to (\S+)", r"expected \1 or more"),
-    (r"Input should be less than or equal to (\S+)", r"expected \1 or less"),
     (r"Input should be a valid integer.*", "expected a whole number"),
     (r"Input should be a valid number.*", "expected a number"),
 )

@@ -155,8 +155,9 @@ def prune(root: Path | None = None, *, older_than_days: float = 0.0) -> tuple[En
     """
     root = cache_root(root)
     lost = [_lost(path) for path in _folders(root) if described(path) is None]
-    old = (entry for entry in (*entries(root), *lost) if not older_than_days or entry.age_days >= older_than_days)
-    gone = tuple(old)  # a server's clock may be ahead, and what it wrote less than no days old
+    gone = (*entries(root), *lost)
+    if older_than_days > 0:  # else also what a server's faster clock has dated ahead
+        gone = tuple(entry for entry in gone if entry.age_days >= older_than_days)
     for entry in gone:
         try:
             shutil.rmtree(entry.path)

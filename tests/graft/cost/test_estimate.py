@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.features.toy import toy_arrays, toy_manifest, toy_network
+from tests.features.toy import advancing, toy_arrays, toy_manifest, toy_network
 from tests.graft.dense.scenes import network as scenes
 from tests.graft.training.test_training_problem import wide
 
@@ -276,17 +276,10 @@ def test_the_bytes_of_a_store_are_those_that_the_pass_writes(tmp_path, dtype):
 def test_the_forward_pass_is_timed_without_pooling(tmp_path, monkeypatch):
     clock = [0.0]
 
-    def advancing(seconds, call):
-        def timed(*args, **kwargs):
-            clock[0] += seconds
-            return call(*args, **kwargs)
-
-        return timed
-
     found, options = ready(tmp_path, METHODS["probe"])  # one block
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(Pooling, "__call__", advancing(100.0, Pooling.__call__))
-    monkeypatch.setattr(type(found.network), "forward", advancing(10.0, type(found.network).forward))
+    monkeypatch.setattr(Pooling, "__call__", advancing(clock, 100.0, Pooling.__call__))
+    monkeypatch.setattr(type(found.network), "forward", advancing(clock, 10.0, type(found.network).forward))
     assert module._one_batch(found, options)[:2] == (pytest.approx(110 / 16), pytest.approx(10 / 16))
 
 
