@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from regraft.data import scan
 from regraft.errors import RegraftError
@@ -94,6 +97,24 @@ def test_sources_without_labels_are_trained_once_a_seed_and_kept(name, tmp_path,
     assert again.fingerprint == network.fingerprint
     assert type(network.module).__name__ == "S4"
     assert pretext_source(name, rows, 4, tmp_path).fingerprint != network.fingerprint
+
+
+def test_a_source_that_another_run_trains_is_awaited_and_not_trained_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PRETEXTS", {"S4-rot": ("rotation", 1)})
+    rows, trained = _bars(tmp_path / "bars.npz", (10, 4)), []
+    pretext_source("S4-rot", rows, 3, tmp_path, lambda *done: trained.append("first"))
+    (folder,) = (tmp_path / "sources").iterdir()
+    elsewhere = folder.rename(tmp_path / "elsewhere")
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(f"{folder}.lock"):  # the other run
+            waiting = pool.submit(pretext_source, "S4-rot", rows, 3, tmp_path, lambda *done: trained.append("second"))
+            time.sleep(0.5)
+            assert not waiting.done()
+            assert not folder.exists()
+            elsewhere.rename(folder)
+        waiting.result(timeout=60)
+    assert trained == ["first"]
+    assert list((tmp_path / "sources").iterdir()) == [folder]
 
 
 def test_a_source_that_is_none_is_said(tmp_path):

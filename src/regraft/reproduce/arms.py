@@ -7,8 +7,8 @@ features and arms, a run that was killed goes on where it stopped, and one row c
 of the key, for it changes a value by rounding alone; every value says which it was.
 
 Arms lie in the cache, or in a folder that is named: a few kilobytes each, with which a row that takes days is measured
-on one machine after the other. Runs beside each other share the work: an arm is locked while it is measured, and a run
-measures what no other does before it waits (:meth:`Bench.ahead`).
+on one machine after the other. Runs beside each other share the work: an arm is locked while it is measured, a source
+while it is trained, and a run measures what no other does before it waits (:meth:`Bench.ahead`).
 
 Features come from one sweep a (network, rows) over the union of the taps and sizes that the rows share; whatever
 is wider than :data:`WIDE` features goes to a part of the cache that is kept below :data:`QUOTA_BYTES`, for it is

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+from filelock import FileLock
 
 from regraft.data import scan
 from regraft.errors import ModelError
@@ -129,7 +131,7 @@ def supervised_source(
     """
     config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)
     folder = source_folder(cache, f"S4-sup-{rows.name}-{seed}", config)
-    record = pretrain(rows, output=folder, arch="s4", size=32, config=config, progress=progress)
+    record = _pretrained(rows, folder, arch="s4", size=32, config=config, progress=progress)
     return load(str(folder)), _score(record, folder)
 
 
@@ -158,13 +160,25 @@ def pretext_source(
     config = default_config(pretext, epochs=epochs, seed=seed)
     about = {"pretext": pretext.identity(), "augment": asdict(pretext.augment(32))}
     folder = source_folder(cache, f"{name}-{rows.name}-{seed}", config, about)
-    pretrain(rows, output=folder, objective=pretext, arch="s4", size=32, config=config, progress=progress)
+    _pretrained(rows, folder, objective=pretext, arch="s4", size=32, config=config, progress=progress)
     return load(str(folder))
 
 
 def source_folder(cache: Path, name: str, config: TrainConfig, options: Mapping[str, Any] | None = None) -> Path:
     """Where a source is kept: another recipe, such as a later version's, has another folder."""
     return cache / "sources" / f"{name}-{digest(canonical_json([asdict(config), dict(options or {})]))[:8]}"
+
+
+def _pretrained(rows: Path, folder: Path, **recipe: Any) -> Record:
+    """The record of the training that the folder keeps. Where another run is training there its end is awaited: two
+    that write one checkpoint would each do all of the work."""
+    lock = folder.with_name(f"{folder.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(lock):
+        record = pretrain(rows, output=folder, **recipe)
+        with contextlib.suppress(OSError):  # those who wait find the source
+            lock.unlink()
+    return record
 
 
 def _score(record: Record, folder: Path) -> Score:
@@ -187,8 +201,8 @@ def vision_transformer(
     """
     config, options = replace(config, seed=seed), {"size": 32, "keep": KEPT_PATCHES}
     folder = source_folder(cache, f"TViT-{rows.name}-{seed}", config, options)
-    record = pretrain(
-        rows, output=folder, arch="tiny_vit", options=options, size=32, config=config,
+    record = _pretrained(
+        rows, folder, arch="tiny_vit", options=options, size=32, config=config,
         augment=Augment(shift=4, flip=True), progress=progress,
     )  # fmt: skip
     return load(str(folder)), _score(record, folder)
@@ -202,7 +216,5 @@ def perceptron(rows: Path, seed: int, cache: Path, config: TrainConfig = PERCEPT
     """
     config, options = replace(config, seed=seed), {"size": 28}
     folder = source_folder(cache, f"MLP4-{rows.name}-{seed}", config, options)
-    record = pretrain(
-        rows, output=folder, arch="mlp", options=options, size=28, config=config, augment=Augment()
-    )  # fmt: skip
+    record = _pretrained(rows, folder, arch="mlp", options=options, size=28, config=config, augment=Augment())
     return load(str(folder)), _score(record, folder)
