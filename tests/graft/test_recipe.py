@@ -119,11 +119,13 @@ def test_what_a_refitted_head_would_leave_aside_is_refused(stage):
         (Select(by="layer"), Solve()),
         (Select(), Solve(penalty="l1")),
         (Select(), Solve(strengths=(0.5,))),
+        (None, Solve(penalty="l1")),
+        (None, Solve(penalty="l21")),
     ],
 )
 def test_what_cannot_be_chosen_after_a_training_is_refused(select, solve):
     with pytest.raises(RecipeError, match=r"fast search alone, on one fold|names strengths"):
-        Recipe("refit", "", (Features(), Solve(), Train(), Features(), select, solve))
+        Recipe("refit", "", (Features(), Solve(), Train(), Features(), *([select] if select else []), solve))
 
 
 _LAST = Features(Taps(("embedding",), (None,)), ("none",))

@@ -78,8 +78,8 @@ class Recipe:
             self._check_last_layer()
         if self.select:
             self._check_strengths(self.solve)
-        if self.refit is not None and self.refit[2] is not None:
-            self._check_refit(self.refit[1], self.refit[2])
+        if self.refit is not None:
+            self._check_refit(*self.refit[1:])
 
     def _check_last_layer(self) -> None:
         """Refuse features before a probed head or gradient features that these would not read so: they take the last
@@ -107,15 +107,17 @@ class Recipe:
                 do="leave them out; those of the features' scores are Select(strengths=…)",
             )
 
-    def _check_refit(self, solve: Solve, select: Select) -> None:
-        """Refuse a choice of the tuned network's features that one fold of held-out rows cannot make, or that its final
-        weights could not repeat."""
-        self._check_strengths(solve)
-        if not select.by_own_relevance or solve.penalty != "l2":
+    def _check_refit(self, solve: Solve, select: Select | None) -> None:
+        """Refuse a head on the tuned network's features, or a choice of them, that one fold of held-out rows cannot
+        find, or that its final weights could not repeat."""
+        if select is not None:
+            self._check_strengths(solve)
+        if solve.penalty != "l2" or (select is not None and not select.by_own_relevance):
             raise RecipeError(
-                f"recipe {self.name!r}: features are chosen after a training by the fast search alone, on one fold",
-                expected="Select() with fractions and strengths at most, and Solve(penalty='l2')",
-                got=f"{select}, {solve}",
+                f"recipe {self.name!r}: after a training heads have the penalty l2 alone, and features are chosen by "
+                "the fast search alone, on one fold",
+                expected="Solve(penalty='l2'), and of Select() fractions and strengths at most",
+                got=f"{solve}" if select is None else f"{select}, {solve}",
                 do="leave the rest out, or put it before Train",
             )
 

@@ -136,6 +136,10 @@ def test_no_ranks_where_the_folds_say_nothing_or_the_network_was_tuned(monkeypat
     one = problem(select=Select(fractions=(0.1,), extend=False))
     head = one.solve(np.where(np.arange(ROWS) % 5 == 0, 0, -1))  # as after a training
     assert head.ranks(one) is None
+    part = one.take(np.arange(ROWS - 10))  # as after a training on a part of the rows, beside other validation rows
+    chosen = part.solve(np.where(np.arange(ROWS - 10) % 5 == 0, 0, -1))
+    assert one.repeated(chosen).ranks(one) is None
+    assert one.repeated(part.solve()).ranks(one) is not None
     bare = problem()
     assert bare.solve().ranks(bare) is None
 

@@ -94,6 +94,20 @@ def convolution() -> nn.Module:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_no_momentum_is_zero_of_either_type(kind: str) -> None:
+    ends = []
+    for none in (0, 0.0):
+        module = two_layers()
+        descent = Descent(module, Optimiser(LR, none, DECAY, kind=kind))
+        for given in gradients():
+            for own, gradient in zip(module.parameters(), given):
+                own.grad = gradient.clone()
+            descent.step(1.0)
+        ends.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    assert torch.equal(*ends)
+
+
 def test_the_moving_average_is_that_of_the_weights_after_every_step() -> None:
     """a = b a + (1 − b) w from a = w₀ on with b = min(β, (1 + t) / (10 + t)), running statistics averaged too and
     counts taken as they are: what is scored after an epoch, and what is left at the end."""

@@ -101,10 +101,10 @@ class FeatureHead(Head):
         selection, stage = self.selection, problem.select
         if selection is None or stage is None or not stage.by_own_relevance:
             return None
+        if len(np.unique(self.fold_ids[self.fold_ids >= 0])) < 2:
+            return None
         # a head that took over what a part of the rows chose knows the folds of that part alone
         fold_ids = self.fold_ids if len(self.fold_ids) == len(problem) else problem.task.fold_ids()
-        if len(np.unique(fold_ids[fold_ids >= 0])) < 2:
-            return None
         rows = _shown(len(problem))
         some = replace(problem.take(rows), settled_on=None)
         blocks = {name: some.matrices[name] for name in selection.scores}

@@ -42,7 +42,7 @@ class Descent:
         sets = [{"params": [parameter for _, parameter in held]} for held in groups.values()]
         self._optimiser: torch.optim.Optimizer
         if config.kind == "adamw":
-            betas = (config.momentum, 0.999)
+            betas = (float(config.momentum), 0.999)  # torch refuses an integer, the 0 of no momentum
             self._optimiser = torch.optim.AdamW(sets, config.lr, betas, weight_decay=config.weight_decay)
         else:
             nesterov = config.nesterov and config.momentum > 0  # its form is only defined with momentum
