@@ -36,6 +36,13 @@ def test_every_setting_reaches_its_stage():
     assert recipe.stages[1] == FINETUNE.stages[0]
 
 
+@pytest.mark.parametrize("wrong", [["conv1.*"], "conv1.*", (1,)])
+@pytest.mark.parametrize("name", ["freeze", "anew"])
+def test_what_stays_and_what_is_drawn_anew_are_tuples_of_texts(name, wrong):
+    with pytest.raises(RecipeError, match=f"{name} of Tuning; expected a tuple of texts; got"):
+        Tuning(**{name: wrong})
+
+
 def test_what_is_not_asked_for_stays():
     assert FINETUNE.altered() == FINETUNE
     assert FINETUNE.altered(tau=None, probe_augmented=False, freeze=[]) == FINETUNE

@@ -194,12 +194,21 @@ class Tuning:
             matches each of the names ``PATH.weight`` and ``PATH.bias`` that they would have.
         anew: paths of blocks whose weights were drawn anew: their normalisation follows the batches in any case, for
             it has no statistics yet.
+
+    Raises:
+        RecipeError: ``freeze`` or ``anew`` is no tuple of texts.
     """
 
     norms: Literal["frozen", "trained"] = "frozen"
     dropout: bool = False
     freeze: tuple[str, ...] = ()
     anew: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("freeze", "anew"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
+                raise RecipeError(f"{name} of Tuning", expected="a tuple of texts", got=repr(value))
 
     def freezes(self, names: Iterable[str]) -> bool:
         """Whether every one of these names is matched by a pattern of what stays."""
