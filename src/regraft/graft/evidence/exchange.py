@@ -24,7 +24,8 @@ def head_exchange(
 ) -> Tensor:
     """The score of every model's head on every model's backbone (Ren et al., ICLR 2023, Fig. 3).
 
-    It costs one pass of each backbone over the rows; every further head is a product of matrices.
+    It costs one pass of each backbone over the rows; every further head is a product of matrices. A hidden layer under
+    a head stays with its backbone: what is swapped is the last layer.
 
     Args:
         models: of one task, whose heads read the same features, such as fine-tunings from heads of different τ.
