@@ -134,7 +134,7 @@ def test_a_second_column_of_labels_is_an_input_where_the_label_was_named(tmp_pat
     with pytest.raises(DataError, match="'label' and 'Y' may all hold the labels"):
         scan(path)
     assert scan(path, label="label").inputs.columns == ("x", "Y")
-    assert scan(path, labelled=False).inputs.columns == scan(path, numbers=("x", "Y")).inputs.columns == ("x", "Y")
+    assert scan(path, labelled=False).inputs.columns == scan(path, read=("x", "Y")).inputs.columns == ("x", "Y")
 
 
 def test_parquet_with_encoded_images_and_class_names(tmp_path):

@@ -1,10 +1,12 @@
-"""Columns of numbers go by their names: in parts, in predictions and in scores."""
+"""Columns go by their names: in parts, in predictions and in scores."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torch import nn
 from regraft.data import scan, with_columns
 from regraft.errors import DataError, ModelError
 from regraft.graft import Options, Scope, adapt, diagnose, head_exchange, load_artifact, score_on
-from regraft.network import ArrayPreprocess, from_module
+from regraft.network import ArrayPreprocess, ImagePreprocess, from_module
 
 NAMES = ("a", "b", "c", "d")
 
@@ -115,6 +117,35 @@ def test_what_else_a_table_holds_is_left_aside(run, tmp_path: Path):
     np.testing.assert_array_equal(done.predict(more), done.predict(table()))
     scored = score_on(done.adapted, table(**others))
     np.testing.assert_array_equal(scored.scored.probabilities, score_on(done.adapted, table()).scored.probabilities)
+
+
+def pictures(seed: int, **names: bool) -> pa.Table:
+    """Encoded pictures in named columns, bright ones of one class where the name says so; else of one grey."""
+    bright = np.random.default_rng(seed).integers(0, 2, 40)
+    columns: dict[str, list] = {}
+    for name, telling in names.items():
+        columns[name] = []
+        for row, value in enumerate(bright):
+            data = io.BytesIO()
+            PIL.Image.new("RGB", (16, 16), (100 + 100 * int(value) * telling, row, 7)).save(data, "PNG")
+            columns[name].append(data.getvalue())
+    return pa.table({**columns, "label": ["p" if value else "q" for value in bright]})
+
+
+def test_the_column_that_was_named_is_read_again(tmp_path: Path):
+    """Of two columns of pictures the one with the usual name tells nothing."""
+    data, later = (pictures(seed, image=False, crop=True) for seed in (0, 1))
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2))
+    network = from_module(module, preprocess=ImagePreprocess((16, 16), None))
+    done = adapt(data, network, method="probe", input="crop", options=Options(cache=tmp_path))
+    done.save(tmp_path / "run")
+    loaded = load_artifact(tmp_path / "run", model=network)
+    assert loaded.columns == ("crop",)
+    assert loaded.predict(later) == later["label"].to_pylist()
+    assert score_on(loaded, later).score.value == 1.0
+    assert scan(later).roles["input"] == ("image",)
+    assert len(set(loaded.predict(later.drop_columns(["crop"])))) == 1  # it has none of that name: what is found
 
 
 def test_parts_go_by_name(tmp_path: Path):

@@ -223,7 +223,7 @@ def predict(
     given = _inputs(inputs, adapted.network.preprocess)
     if output is not None and adapted.kind == "segmentation":
         check_masks(output)
-    manifest = scan(given, labelled=False, input=input_column, numbers=adapted.columns)
+    manifest = scan(given, labelled=False, input=input_column, read=adapted.columns)
     how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "skip_bad": skip_bad}
     with Bars(STAGES) as bars:
         how["progress"] = bars.stage("predict")

@@ -181,6 +181,11 @@ class Manifest:
             raise DataError(f"{self.name} has no labels", do="name the label column with --label")
         return self.target
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a row is read from, in order; none where they have no names."""
+        return self.inputs.columns or self.roles.get("input", ())
+
     def take(self, rows: Rows) -> Manifest:
         """The given rows, in the given order."""
         index = np.asarray(rows, dtype=np.int64).reshape(-1)

@@ -29,7 +29,7 @@ PART_NAMES = {
 class Wish:
     """What the user asked for: label columns, group and input column (empty: guess), whether labels are needed, label
     columns that are taken where they are there, whether the labels only score: they may be of one class alone, and the
-    columns of numbers that a model reads."""
+    columns that a model reads."""
 
     labels: tuple[str, ...] = ()
     group: str = ""
@@ -37,7 +37,7 @@ class Wish:
     labelled: bool = True
     known: tuple[str, ...] = ()
     scores_only: bool = False
-    numbers: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

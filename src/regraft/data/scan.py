@@ -41,7 +41,7 @@ def scan(
     progress: Callable[[int, int], None] | None = None,
     labelled: bool = True,
     classes: Sequence[str] | None = None,
-    numbers: Sequence[str] = (),
+    read: Sequence[str] = (),
 ) -> Manifest:
     """Read rows, labels and parts of any kind of data, and hash every row's content once.
 
@@ -79,7 +79,7 @@ def scan(
         labelled: whether labels are needed; ``False`` gives ``target=None``.
         classes: the classes, label columns or outputs, in order, of a head that the rows are to score, with its
             ``kind``: labels become indices of these, and nothing needs to be learnable from them.
-        numbers: the columns of numbers that such a head reads, whatever else a table holds.
+        read: the columns that a head was solved on: taken where a table has all of them, whatever else it holds.
 
     Raises:
         MissingPathError: a path is not there.
@@ -96,7 +96,7 @@ def scan(
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}", expected=", ".join(KINDS), do=near(kind, KINDS))
     known = tuple(classes or ()) if kind in ("multilabel", "regression") else ()
-    wish = Wish(named.get("label", ()), group or "", input or "", labelled, known, classes is not None, tuple(numbers))
+    wish = Wish(named.get("label", ()), group or "", input or "", labelled, known, classes is not None, tuple(read))
     name, rows = read_rows(data, wish, skip_bad)
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")

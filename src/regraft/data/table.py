@@ -172,7 +172,7 @@ def _with_texts(piece: Piece, name: str) -> pa.Table:
 
 def _choose(piece: Piece, wish: Wish) -> _Choice:
     names = piece.table.column_names
-    labels, read = _matching(wish.labels, names), wish.numbers if set(wish.numbers) <= set(names) else ()
+    labels, read = _matching(wish.labels, names), wish.read if set(wish.read) <= set(names) else ()
     if not labels and wish.known and set(wish.known) <= set(names):
         labels = wish.known
     for name in (*labels, wish.group, wish.input):
@@ -188,7 +188,7 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     field = wish.input or ("" if read else _guess(names, INPUTS, taken) or _guess((wish.group,), INPUTS, ()))
     rest = [name for name in names if name not in taken and not _NAMELESS.fullmatch(name)]
     numbers = tuple(name for name in rest if _numeric(piece.table[name]))
-    if not field and len(rest) == 2 and not labels and wish.labelled and len(numbers) == 1:
+    if not (field or read) and len(rest) == 2 and not labels and wish.labelled and len(numbers) == 1:
         labels, rest = numbers, [name for name in rest if name not in numbers]
         numbers = ()
     if not wish.input and field.lower() in TEXTS:

@@ -91,7 +91,7 @@ def score_on(
         ignore = adapted.ignore
     manifest = scan(
         data, kind=adapted.kind, classes=adapted.classes, label=label, group=group, input=input, ignore=ignore,
-        skip_bad=skip_bad, numbers=adapted.columns,
+        skip_bad=skip_bad, read=adapted.columns,
     )  # fmt: skip
     if len(manifest.rows_of("test")):
         manifest = manifest.part("test")

@@ -92,12 +92,12 @@ def prepare(
     ledger: Ledger | None = None,
     progress: Progress | None = None,
     reader: Preprocess | None = None,
-    numbers: Sequence[str] = (),
+    read: Sequence[str] = (),
     **columns: Any,
 ) -> Prepared:
     """Scan the rows, load the backbone, plan the blocks: everything that comes before the pass.
 
-    ``reader`` says which rows are one input, by default the backbone's own preprocessing; ``numbers`` are the columns
+    ``reader`` says which rows are one input, by default the backbone's own preprocessing; ``read`` are the columns
     of a table in their order, by default its own; ``columns`` (kind, label, group, input, ignore) go to
     :func:`regraft.data.scan`.
 
@@ -110,8 +110,8 @@ def prepare(
     device = check_options(options)
     check_instruments(recipe, options)
     with ledger.stage("data"):
-        manifest = scan(data, skip_bad=options.skip_bad, progress=_stage(progress, "inspect"), **columns)
-        manifest, unlabelled = _labelled(with_columns(manifest, numbers))
+        manifest = scan(data, skip_bad=options.skip_bad, progress=_stage(progress, "inspect"), read=read, **columns)
+        manifest, unlabelled = _labelled(with_columns(manifest, read))
         if options.limit is not None:
             manifest = _limited(manifest, options.limit, options.seed)
         metric = choose_metric(options, manifest.labels.kind)

@@ -183,9 +183,7 @@ def adapt(
         extra.update(backbone_passes=passed / len(ready.manifest), flops=work.flops + products)
     adapted = evaluation.head.adapted(fit.task, ready.network, ready.plan)
     target = fit.task.target
-    adapted = replace(
-        adapted, label_type=target.label_type, ignore=target.ignore, columns=ready.manifest.inputs.columns
-    )
+    adapted = replace(adapted, label_type=target.label_type, ignore=target.ignore, columns=ready.manifest.columns)
     with ledger.stage("evidence"):
         main = evaluation.main
         scored = (test_rows if main.part == "test" else fit_rows).take(main.rows)  # type: ignore[union-attr]

@@ -169,7 +169,8 @@ class Adapted:
             (outputs, width, units) where a hidden layer is under it.
         posterior: the error bars of what it predicts, and what derivatives add to it; unknown if ``None``.
         label_type: what predicted classes are given as.
-        columns: the names of the columns of numbers that a row is made of, in order; none where they had no names.
+        columns: the names of the columns that a row is read from, in order; none where they had no names. Of a later
+            table they are read again.
         ignore: of segmentation: the value that says "not labelled" in the masks that the head was solved on; -1: none.
         neck: of segmentation: what stands between the backbone's map and the head at each position; nothing if
             ``None``.
@@ -283,7 +284,7 @@ class Adapted:
             RecipeError: ``batch_size`` or ``workers`` out of range.
         """
         check_counts(batch_size=batch_size, workers=workers)
-        manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False, numbers=self.columns)
+        manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False, read=self.columns)
         check_modality(self.network, manifest, chosen=True)
         manifest = with_columns(manifest, self.columns)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)

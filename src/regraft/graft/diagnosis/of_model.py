@@ -149,8 +149,8 @@ def _origin(
     Raises:
         DataError: other classes than the target's, for the theory has one head.
     """
-    numbers = ready.manifest.inputs.columns
-    source, labelled = probing(data, ready.network, options, ledger, progress, numbers=numbers, **columns)
+    read = ready.manifest.inputs.columns  # of another task, whose texts and pictures may have another name
+    source, labelled = probing(data, ready.network, options, ledger, progress, read=read, **columns)
     if source.manifest.fingerprint == ready.manifest.fingerprint:
         raise DataError("the source is the data itself", expected="rows of another task with the same classes")
     target, own = ready.manifest.target, source.manifest.target

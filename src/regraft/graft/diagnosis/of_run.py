@@ -64,7 +64,7 @@ def case_of_run(
             what = f"the run {other}: {error.what}"
             raise ArtifactError(what, expected=error.expected, got=error.got, do=error.do) from error
     backbone = found[0][2].source or found[0][2].network
-    ready = looked_at(data, backbone, options, ledger, progress, **columns)
+    ready = looked_at(data, backbone, options, ledger, progress, read=found[0][2].columns, **columns)
     rows, unit = drawn(ready.fit, scope.rows, options.seed), unit_of(ready.fit.target)
     subjects = []
     for name, folder, adapted in found:
