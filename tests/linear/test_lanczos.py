@@ -289,6 +289,16 @@ def test_after_a_restart_the_projection_is_that_of_the_matrix_and_no_vector_is_a
     assert space.steps == 40
 
 
+def test_a_search_for_copies_whose_vectors_do_not_fit_says_so():
+    values = torch.cat([torch.tensor([9.0, 8, 7, 6, 5]), torch.linspace(-1, 4.6, 2995)]).double()
+    found = lanczos(DiagonalOperator(values), 5, copies=True, max_products=3000, memory=1)
+    assert not found.converged
+    assert f"{found.products} products of at most 3000 did not suffice" in found.message
+    assert "memory where its vectors do not fit" in found.message
+    assert found.products < 300
+    torch.testing.assert_close(found.values, values[:5], rtol=1e-5, atol=0)
+
+
 def test_memory_grows_with_the_steps_and_not_with_the_budget():
     """Ten million squared numbers would be 800 TB, more than can be addressed."""
     operator = DiagonalOperator(torch.cat([torch.full((10**7,), 0.1), torch.tensor([2.0])]))

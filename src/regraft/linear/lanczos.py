@@ -104,7 +104,8 @@ def lanczos(
         vectors: whether Ritz vectors are given.
         copies: look for missed eigenvalues, copies of equal ones above all: Lanczos again from a fresh random vector,
             on A less what was found, as often as that finds something, until by the probability above one that exceeds
-            the last by 5 % of the width is missed once in a hundred times; 5 to 30 products each time, of the budget.
+            the last by 5 % of the width is missed once in a hundred times; 5 to 30 products each time, of the budget,
+            and never with a restart.
         memory: bytes that its vectors may take; 2 k + 10 of them are held at least.
         seed: of the start.
         progress: called with (products, budget).
@@ -276,8 +277,9 @@ def _message(found: Eigenvalues, wanted: int, good: int, tol: float, budget: int
     count = len(found.values)
     if not found.converged and good == wanted:
         return (
-            f"Not converged: {good} eigenvalues are within {tol:.1e} of themselves, but {budget} products did not "
-            "suffice to look for missed ones; raise max_products, or leave copies out."
+            f"Not converged: {good} eigenvalues are within {tol:.1e} of themselves, but {found.products} products of "
+            f"at most {budget} did not suffice to look for missed ones; raise max_products, or memory where its "
+            "vectors do not fit, or leave copies out."
         )
     if not found.converged:
         return (

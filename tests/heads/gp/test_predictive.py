@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -28,6 +30,21 @@ def test_sigmoid_is_the_integral(size: float) -> None:
         kinks = [point for point in (0, m) if ends[0] < point < ends[1]]
         expected, _ = quad(lambda f, m=m: norm.pdf(f, m, size) * expit(f), *ends, points=kinks, limit=500)
         assert p == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("size", [2.99, 3.0, 4.0, 7.0, 10.0])
+def test_small_probabilities_are_right_by_their_logarithm(size: float) -> None:
+    """What the negative log-likelihood reads. E σ(f) = e^(μ + v/2) E σ(-f) about μ + v, where nothing is small."""
+    means = torch.arange(-40.0, 0.1, 2.0, dtype=torch.float64)[:, None]
+    found = average(means, torch.full((len(means), 1, 1), size**2, dtype=torch.float64), "sigmoid")[:, 0]
+    for m, p in zip(means[:, 0].tolist(), found.tolist()):
+        moved = m + size**2
+        kinks = [point for point in (0, moved) if abs(point - moved) < 12 * size]
+        tail, _ = quad(
+            lambda f, c=moved: norm.pdf(f, c, size) * expit(-f), moved - 12 * size, moved + 12 * size,
+            points=kinks, limit=500, epsabs=0,
+        )  # fmt: skip
+        assert math.log(p) == pytest.approx(m + size**2 / 2 + math.log(tail), abs=5e-3)
 
 
 def test_softmax_of_two_and_of_more_are_the_integral() -> None:

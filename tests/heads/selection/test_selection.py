@@ -172,6 +172,14 @@ def test_an_output_that_never_varies_has_no_part_in_the_relevance(constant):
     np.testing.assert_allclose(flat(both), flat(alone), rtol=1e-6, atol=1e-9)
 
 
+def test_relevance_has_no_unit_and_no_level():
+    """Rows that vary by a hundred-thousandth of what they are, in float64, are ranked as without their level."""
+    x, codes = features(60, 5, classes=2)
+    response = Response.of("binary", "ab", codes)
+    plain, moved = (flat(relevance(design_of(each, 2), response, None, 1e-3)) for each in (x, 1e3 + 5e-3 * x))
+    np.testing.assert_allclose(5e-3 * moved, plain, rtol=5e-2)
+
+
 def test_dual_heads_equal_the_library_with_weights_and_rows_left_out():
     x, codes = features(50, 70, classes=3)
     rng = np.random.default_rng(2)

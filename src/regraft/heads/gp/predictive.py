@@ -69,7 +69,8 @@ def _quadrature(mean: Tensor, variance: Tensor) -> Tensor:
     """∫ σ(f) N(f; μ, v) df, entry by entry.
 
     By Gauss-Hermite nodes of f where it varies little. Where it varies much σ is a step between them: with L logistic,
-    σ(f) = P(L < f), the integral is E Φ((μ + L) / √v), smooth in L, by Gauss-Legendre nodes of L's distribution.
+    σ(f) = P(L < f), the integral is E Φ((μ + L) / √v), smooth in L, by Gauss-Legendre nodes of L's distribution. These
+    do not reach the tails that a small integral is made of; beyond |μ| = v/2 it is made of e^f, smooth again.
     """
     nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(_NODES))
     spread = variance.sqrt()[..., None]
@@ -77,7 +78,7 @@ def _quadrature(mean: Tensor, variance: Tensor) -> Tensor:
     levels, shares = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(_NODES))
     drawn = torch.logit((levels + 1) / 2)
     wide = torch.special.ndtr((mean[..., None] + drawn) / spread.clamp_min(1.0)) @ shares / 2
-    return torch.where(spread[..., 0] < _WIDE, narrow, wide)
+    return torch.where((spread[..., 0] < _WIDE) | (mean.abs() > variance / 2), narrow, wide)
 
 
 @cache

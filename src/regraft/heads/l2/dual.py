@@ -11,14 +11,17 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.linear.products import cholesky_solve, multiply
 
-__all__ = ["dual_ridge", "gram_scale", "solve_ridge", "weight_patterns"]
+__all__ = ["STILL", "dual_ridge", "gram_scale", "solve_ridge", "weight_patterns"]
+
+#: Rows that vary by less of their mean squared length never do: that is rounding, of sums in float64.
+STILL = 1e-13
 
 
 def gram_scale(gram: Tensor) -> float:
     """t = (1/N) Σ_i ‖x_i − x̄‖² from K = X Xᵀ (N × N), the unit of the penalty; 1 where the rows never vary."""
     diagonal = float(gram.diagonal().mean(dtype=torch.float64))
     t = diagonal - float(gram.sum()) / gram.numel()
-    return t if t > 1e-10 * abs(diagonal) and t > 0 else 1.0
+    return t if t > STILL * abs(diagonal) and t > 0 else 1.0
 
 
 def weight_patterns(weights: Tensor, outputs: int) -> list[tuple[Tensor, Tensor]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regraft.heads.l2.dual import solve_ridge, weight_patterns
+from regraft.heads.l2.dual import STILL, solve_ridge, weight_patterns
 from regraft.linear.products import multiply
 
 __all__ = ["primal_ridge", "primal_scale"]
@@ -15,7 +15,7 @@ def primal_scale(columns: Tensor) -> float:
     """t = (1/N) Σ_i ‖x_i − x̄‖² of Xᵀ (k × N), as :func:`regraft.heads.l2.dual.gram_scale` of X Xᵀ."""
     size = float(columns.square().sum(dtype=torch.float64)) / columns.shape[1]
     t = size - float(columns.mean(1, dtype=torch.float64).square().sum())
-    return t if t > 1e-10 * size and t > 0 else 1.0
+    return t if t > STILL * size and t > 0 else 1.0
 
 
 def primal_ridge(columns: Tensor, targets: Tensor, weights: Tensor, penalty: float, rows: slice) -> Tensor:
