@@ -224,7 +224,8 @@ def _names(context: Scanned) -> Iterator[Finding]:
             "warning",
             len(missing),
             "classes",
-            advice="Leave the cell empty where there is no label: then the row is left out, and no class made of it.",
+            advice="Leave the cell empty where there is no label, and such rows out with --skip-bad: no class is made "
+            "of them.",
         )
 
 
