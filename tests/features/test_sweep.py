@@ -26,7 +26,7 @@ from regraft.features import store as store_module
 from regraft.features.plan import Plan
 from regraft.features.pooling import Pooling
 from regraft.features.store import Arrivals, Part, ShardedMatrix
-from regraft.features.sweep import left
+from regraft.features.sweep import _Meter, left
 from regraft.files import read_json
 
 ALL = Taps(sizes=(16, None))
@@ -262,10 +262,26 @@ def test_the_pace_of_the_forward_pass_leaves_out_pooling_and_writing(cache, monk
     monkeypatch.setattr(Pooling, "__call__", advancing(clock, 100.0, Pooling.__call__))
     monkeypatch.setattr(Part, "write", advancing(clock, 7000.0, Part.write))
     monkeypatch.setattr(type(network), "forward", advancing(clock, 10.0, type(network).forward))
+    monkeypatch.setattr(type(network.preprocess), "collate", advancing(clock, 30.0, type(network.preprocess).collate))
     store = sweep(network, manifest, wanted, cache=cache, batch_size=10, workers=0)
-    assert store.forward_seconds_per_row == pytest.approx(10.0 / 10)
+    assert store.forward_seconds_per_row == pytest.approx((10.0 + 30.0) / 10)
+    assert store.reading_seconds_per_row == pytest.approx(30.0 / 10)
     # written are the first batch and the two that are timed
-    assert store.seconds_per_row == pytest.approx((2 * (10.0 + 100.0 * len(wanted.blocks)) + 3 * 7000.0) / 20)
+    assert store.seconds_per_row == pytest.approx((2 * (10.0 + 30.0 + 100.0 * len(wanted.blocks)) + 3 * 7000.0) / 20)
+
+
+def test_the_pace_of_texts_is_that_of_their_positions(monkeypatch):
+    """The first batch, which is not timed, is the shortest."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    meter = _Meter(clock[0])
+    batches = [{"attention_mask": torch.ones(8, length)} for length in (10, 30, 50)]
+    for batch in meter.read(iter(batches)):
+        meter.of(batch, 8, advancing(clock, float(batch["attention_mask"].numel()), dict))
+        if meter.rows == 8:
+            meter.restart(24)
+    assert meter.pace == meter.forward_pace == pytest.approx(8 * (10 + 30 + 50) / 24)
+    assert meter.reading_pace == 0.0
 
 
 RUINED = {

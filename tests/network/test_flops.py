@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.network.flops import Operations
@@ -46,6 +48,23 @@ def test_operations_are_those_of_torchs_counter():
     with FlopCounterMode(display=False) as torchs:
         layer(rows).sum().backward()
     assert ours.total == torchs.get_total_flops() > 3 * 5 * 8 * 8
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention(masked):
+    """2 B H L M (k + v) forward; backward twice that, and the scores again where they are not kept."""
+    query, key, value = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+    mask = torch.ones(5, 7, dtype=torch.bool) if masked else None
+    scores = 2 * 2 * 3 * 5 * 7 * 8
+    with torch.no_grad(), Operations() as counter:
+        scaled_dot_product_attention(query, key, value, mask)
+    assert counter.total == 2 * scores
+    with Operations() as counter:
+        scaled_dot_product_attention(query.requires_grad_(), key, value, mask).sum().backward()
+    assert counter.total in (6 * scores, 7 * scores)
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), Operations() as counter:
+        scaled_dot_product_attention(query, key, value, mask)
+    assert counter.total == 2 * scores
 
 
 def test_a_recurrent_layer():

@@ -357,6 +357,11 @@ class Store:
         return self._about("forward_seconds_per_row")
 
     @property
+    def reading_seconds_per_row(self) -> float:
+        """The same of waiting for the row to be read alone."""
+        return self._about("reading_seconds_per_row")
+
+    @property
     def flops_per_row(self) -> int:
         """Floating-point operations of the backbone for one row, counted when its pass was made."""
         return int(self._about("flops_per_row"))

@@ -130,7 +130,11 @@ def sweep(
     along = passing if len(missing.blocks) == 1 else None
     meter = _fill(part, network, manifest, workers, progress, along)
     per_row = meter.flops // meter.rows if meter.rows else _flops_of_a_row(part, network, manifest)
-    paces = {"seconds_per_row": meter.pace, "forward_seconds_per_row": meter.forward_pace}
+    paces = {
+        "seconds_per_row": meter.pace,
+        "forward_seconds_per_row": meter.forward_pace,
+        "reading_seconds_per_row": meter.reading_pace,
+    }
     finite = meter.finite and (meter.rows == part.rows or not lost(Store(part.plan, [part])))
     part.finish({"flops_per_row": per_row, "finite": finite, **paces})
     return Store(plan, [*parts, part], meter.flops, meter.rows)
@@ -181,11 +185,11 @@ def _fill(
     stream = gathered(preprocess, inputs, [rows for some in cut for rows in some], workers, manifest.hashes)
     _ = network.channels_last  # found with the sites by example passes, which are none of those counted
     meter, arrivals = _Meter(time.perf_counter()), Arrivals(part)
-    run = _Run(network, part.plan.blocks, passing, meter.keeping)
+    run, batches = _Run(network, part.plan.blocks, passing, meter.keeping), meter.read(stream)
     for window, some in zip(windows, cut):
         arrived = all(arrivals.has(*span) for span in window)  # another process may have written them meanwhile
         values: list[dict[str, Tensor]] = []
-        for place, (rows, batch) in enumerate(zip(some, stream)):
+        for place, (rows, batch) in enumerate(zip(some, batches)):
             if not arrived:
                 found = meter.of(batch, len(rows), lambda: run(rows[0], batch))  # noqa: B023
                 if meter.rows == len(rows):
@@ -253,20 +257,32 @@ class Stopwatch:
 class _Meter:
     """What the passes of one call cost.
 
-    FLOPs are counted in the first batch and laid on the others by their positions, padded ones included. The seconds
-    leave that batch out where others follow: it starts the decoders and is counted, which takes many times a pass.
-    ``keeping`` runs while features are pooled and written, which is no part of a forward pass. ``shared`` says that the
-    passes served something else too, and ``finite`` that all that was found are numbers.
+    FLOPs are counted in the first batch and laid on the others by their positions, padded ones included; of texts,
+    whose first batch is the shortest, that leaves out what attention grows by. The seconds leave that batch out where
+    others follow (it starts the decoders and is counted, which takes many times a pass), and are laid on it by its
+    positions. ``keeping`` runs while features are pooled and written, which is no part of a forward pass, ``reading``
+    while a batch is waited for. ``shared`` says that the passes served something else too, and ``finite`` that all that
+    was found are numbers.
     """
 
     began: float
     keeping: Stopwatch = field(default_factory=Stopwatch)
+    reading: Stopwatch = field(default_factory=Stopwatch)
     shared: bool = False
     finite: bool = True
     rows: int = 0
     positions: int = 0
     counted: tuple[int, int] | None = None
-    before: int = 0
+    before: tuple[int, int] = 0, 0
+
+    def read(self, stream: Iterator[Any]) -> Iterator[Any]:
+        """The stream's batches; what they are waited for is added."""
+        while True:
+            with self.reading.running():
+                batch = next(stream, None)
+            if batch is None:
+                return
+            yield batch
 
     def of(self, batch: Any, rows: int, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """The work's values; what it took is added."""
@@ -284,7 +300,8 @@ class _Meter:
     def restart(self, todo: int) -> None:
         """Leave out the time so far, where more rows follow."""
         if self.rows < todo:
-            self.began, self.before, self.keeping.seconds = time.perf_counter(), self.rows, 0.0
+            self.began, self.before = time.perf_counter(), (self.rows, self.positions)
+            self.keeping.seconds = self.reading.seconds = 0.0
 
     @property
     def flops(self) -> int:
@@ -302,9 +319,16 @@ class _Meter:
         what is pooled there is waited for later, and counts as the network's.)"""
         return 0.0 if self.shared else self._per_row(time.perf_counter() - self.began - self.keeping.seconds)
 
+    @property
+    def reading_pace(self) -> float:
+        """The same of waiting for rows alone."""
+        return 0.0 if self.shared else self._per_row(self.reading.seconds)
+
     def _per_row(self, seconds: float) -> float:
-        after = self.rows - self.before if self.before else 0
-        return seconds / after if after else 0.0
+        rows, positions = self.before
+        if not rows or self.rows == rows:
+            return 0.0
+        return seconds / (self.positions - positions) * self.positions / self.rows
 
 
 @dataclass

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_backward_flop_count, sdpa_flop_count
 
 from regraft.network.onednn import LINEAR
 
 __all__ = ["Operations", "counting_modules"]
+
+_FUSED = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 class Operations(TorchDispatchMode):
@@ -55,13 +57,17 @@ def counting_modules() -> FlopCounterMode:
     """PyTorch's counter, whose ``get_flop_counts()`` says what ran in which module.
 
     PyTorch takes the weight gradient of a convolution with g groups for one without groups, g times too much; here each
-    gradient of a convolution takes what its forward pass took. It takes oneDNN's LSTM for nothing.
+    gradient of a convolution takes what its forward pass took. It takes oneDNN's LSTM for nothing, and a processor's
+    fused attention, whose backward pass forms the scores anew.
     """
     own: dict[Any, Any] = {
         torch.ops.aten.convolution_backward: _backward,
         torch.ops.aten.mkldnn_rnn_layer: _recurrent,
         torch.ops.aten.mkldnn_rnn_layer_backward: lambda *shapes, **more: 2 * _recurrent(*shapes, **more),
     }
+    for name, count in ((_FUSED, _attention), (f"{_FUSED}_backward", _attention_backward)):
+        if (fused := getattr(torch.ops.aten, name, None)) is not None:
+            own[fused] = count
     if LINEAR is not None:
         own[LINEAR] = _linear
     return FlopCounterMode(display=False, custom_mapping=own)
@@ -85,6 +91,18 @@ def _backward(
     """Shapes in place of tensors, as the counter calls it; ``wanted`` names the gradients by input and by weight."""
     forward = conv_flop_count(list(given), list(weight), list(gradient), transposed=transposed)
     return sum(wanted[:2]) * forward
+
+
+def _attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
+    """Of shapes (rows, heads, positions, k): the scores, and the values by them."""
+    return int(sdpa_flop_count(list(query), list(key), list(value)))
+
+
+def _attention_backward(
+    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    """Of the same shapes: two products for each of the scores and the values, and the scores."""
+    return int(sdpa_backward_flop_count(list(gradient), list(query), list(key), list(value)))
 
 
 def _linear(given: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:

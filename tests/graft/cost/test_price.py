@@ -139,7 +139,7 @@ def test_a_head_by_hand():
 
 
 def test_alternatives_by_hand():
-    work = Workload(2000, 1600, 4, 5, 1, 1e6, 0.01, 500_000, 64, {"512": 9000, "2048": 30_000})
+    work = Workload(2000, 1600, 4, 5, 1, 1e6, 0.01, 0.004, 500_000, 64, {"512": 9000, "2048": 30_000})
     probe, whole, tuned = alternatives(work)
     assert [row["name"] for row in (probe, whole, tuned)] == ["probe", "all-layers", "finetune"]
     assert probe["backbone_flops"] == whole["backbone_flops"] == 2e9
@@ -147,18 +147,18 @@ def test_alternatives_by_hand():
     assert (probe["stored_bytes"], whole["stored_bytes"]) == (4 * 4 * 66, 4 * 4 * 9002)
     assert tuned["passes"] == 500 * 64 / 2000
     assert tuned["backbone_flops"] == pytest.approx(9.6e10)
-    assert tuned["seconds"] == pytest.approx(960)
+    assert tuned["seconds"] == pytest.approx(2000 * 0.004 + 3 * 32_000 * 0.006)  # every row is read once
     assert tuned["stored_bytes"] == 4 * 500_000 + 4 * 4 * 66
     assert probe["head_flops"] == head_flops(1600, 64, 4, folds=5, solves=2)
 
 
 def test_other_layers_are_not_priced_where_they_are_not_known():
-    work = Workload(100, 80, 2, 5, 1, 1e6, 0.01, 1000, 8, {"None": 8})
+    work = Workload(100, 80, 2, 5, 1, 1e6, 0.01, 0.0, 1000, 8, {"None": 8})
     assert [row["name"] for row in alternatives(work)] == ["probe", "finetune"]
 
 
 def test_an_unknown_pace_gives_no_seconds():
-    rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 1000, 8, {"512": 90}))
+    rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 0.0, 1000, 8, {"512": 90}))
     assert [row["seconds"] for row in rows] == [None] * 3
 
 

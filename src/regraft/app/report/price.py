@@ -116,8 +116,8 @@ def _notes(figure: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tupl
         )
     if any(read.amount(row, "seconds") for row in rows[1:]):
         notes.append(
-            "Times of the others begin at the backbone’s, at the pace of this run’s forward pass; their features and "
-            "heads are not in."
+            "Times of the others begin at those of reading each row once and of the backbone, at the pace of this "
+            "run’s pass; their features and heads are not in."
         )
     head = read.mapping(figure.get("head"))
     parts = {key: read.amount(head, key) for key in ("score", "fractions")}

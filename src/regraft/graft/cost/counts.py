@@ -210,6 +210,7 @@ class Workload:
         solves: how often the protocol chooses a head: once, or once more for every outer fold.
         forward: FLOPs of one row's forward pass.
         forward_seconds: of reading one row and its forward pass, as measured; 0 where they are not known.
+        reading_seconds: of them those of reading it.
         parameters: of the backbone below its own head, which gives way to the task's.
         embedding: features of its last layer.
         widths: features of all layers, by target size.
@@ -222,6 +223,7 @@ class Workload:
     solves: int
     forward: float
     forward_seconds: float
+    reading_seconds: float
     parameters: int
     embedding: int
     widths: dict[str, int]
@@ -236,8 +238,8 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
 
     Returns:
         for each: ``name``; ``passes`` of the rows through the backbone, a row of a step once; ``backbone_flops``
-        and ``head_flops``; ``seconds`` of the backbone at the pace of this run's pass without what it pooled and
-        wrote (None where that is not known); ``stored_bytes``.
+        and ``head_flops``; ``seconds`` of reading every row once and of the backbone, at the pace of this
+        run's pass without what it pooled and wrote (None where that is not known); ``stored_bytes``.
     """
     pace = work.forward_seconds or None
 
@@ -252,6 +254,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
         }
 
     trained = FINETUNE_STEPS * FINETUNE_BATCH
+    read, passed = work.reading_seconds * work.rows, 3 * (work.forward_seconds - work.reading_seconds) * trained
     narrow = min(work.widths.values())
     whole = [frozen("all-layers", narrow)] if narrow > work.embedding else []
     return [
@@ -262,7 +265,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
             "passes": trained / max(1, work.rows),
             "backbone_flops": finetune_flops(work.forward, FINETUNE_STEPS, FINETUNE_BATCH),
             "head_flops": 0.0,
-            "seconds": None if pace is None else 3 * pace * trained,
+            "seconds": None if pace is None else read + passed,
             "stored_bytes": 4 * work.parameters + head_bytes(work.embedding, work.outputs),
         },
     ]

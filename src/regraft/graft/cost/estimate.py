@@ -19,6 +19,7 @@ from regraft.graft.cost.pricing import (
     head_work,
     own_work,
     price_figure,
+    reading_seconds,
     refitted,
     row_seconds,
     spent,
@@ -56,10 +57,10 @@ def estimate(ready: Prepared, options: Options) -> Record:
     ahead = [left(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
     rows = sum(ahead)
     there = [] if todo else [store for store in stores if store is not None]
-    seconds_per_row, forward = row_seconds(there), forward_seconds(there)
+    seconds_per_row, forward, reading = row_seconds(there), forward_seconds(there), reading_seconds(there)
     flops_per_row = max((store.flops_per_row for store in there), default=0)
     if not seconds_per_row:
-        seconds_per_row, forward, flops_per_row = _one_batch(ready, options)
+        seconds_per_row, forward, reading, flops_per_row = _one_batch(ready, options)
     width, outputs = ready.plan.width, ready.manifest.labels.outputs
     sweep = Cost(
         "sweep",
@@ -68,7 +69,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
         flops=rows * flops_per_row,
         reused=not todo,
     )
-    work = workload(ready, options, flops_per_row, forward)
+    work = workload(ready, options, flops_per_row, forward, reading)
     own = own_work(ready, work)
     solve = Cost("solve", _solve_seconds(ready, own) if own.solves else 0.0)
     train = training_cost(ready, options)
@@ -113,9 +114,9 @@ def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 
 
-def _one_batch(ready: Prepared, options: Options) -> tuple[float, float, int]:
-    """(seconds, seconds, FLOPs) per row of decoding, preprocessing, one forward pass with the taps, and keeping their
-    values; the second without pooling and keeping."""
+def _one_batch(ready: Prepared, options: Options) -> tuple[float, float, float, int]:
+    """(seconds, seconds, seconds, FLOPs) per row of decoding, preprocessing, one forward pass with the taps, and
+    keeping their values; the second without pooling and keeping, the third of decoding and preprocessing alone."""
     preprocess, inputs = ready.network.preprocess, ready.fit.inputs
     cut = by_length(preprocess, inputs, range(len(ready.fit)), options.batch_size)
     middle = [cut[(len(cut) - 1) // 2]]  # of ragged rows one of middling length; the last may hold a row alone
@@ -127,12 +128,13 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, float, int]:
             pool_batch(ready.network, blocks, batch)
     began, keeping = time.perf_counter(), Stopwatch()
     for batch in gathered(preprocess, inputs, middle, workers=0):
+        read = time.perf_counter() - began
         values = pool_batch(ready.network, blocks, batch, keeping)
         kept = {name: value.to(DTYPES[options.dtype]).cpu() for name, value in values.items()}
         with keeping.running():  # a shard's copy and its digest, which is most of writing it; nothing is written here
             hashlib.sha256(save(kept))
     took = time.perf_counter() - began
-    return took / rows, (took - keeping.seconds) / rows, counter.total // rows
+    return took / rows, (took - keeping.seconds) / rows, read / rows, counter.total // rows
 
 
 def _solve_seconds(ready: Prepared, work: Workload) -> float:

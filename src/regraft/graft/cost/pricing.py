@@ -38,6 +38,7 @@ __all__ = [
     "own_work",
     "price_figure",
     "price_of_run",
+    "reading_seconds",
     "refitted",
     "row_seconds",
     "solves",
@@ -98,8 +99,11 @@ def below_head(network: Network, tensors: Mapping[str, Tensor]) -> list[Tensor]:
     return [tensor for name, tensor in tensors.items() if own is None or not name.startswith(own)]
 
 
-def workload(ready: Prepared, options: Options, forward: float, forward_seconds: float) -> Workload:
-    """What the costs of this task are counted from, given FLOPs and seconds of one row's forward pass."""
+def workload(
+    ready: Prepared, options: Options, forward: float, forward_seconds: float, reading_seconds: float
+) -> Workload:
+    """What the costs of this task are counted from, given FLOPs of one row's forward pass, seconds of reading it and of
+    the pass, and of reading it alone."""
     last = plan(ready.network, [Taps(("embedding",), (None,))])
     return Workload(
         rows=len(ready.manifest),
@@ -109,6 +113,7 @@ def workload(ready: Prepared, options: Options, forward: float, forward_seconds:
         solves=solves(ready, options),
         forward=forward,
         forward_seconds=forward_seconds,
+        reading_seconds=reading_seconds,
         parameters=sum(t.numel() for t in below_head(ready.network, ready.network.params)),
         embedding=last.width,
         widths=_widths(ready),
@@ -210,7 +215,8 @@ def price_of_run(
 ) -> dict[str, Any]:
     """:func:`price_figure` of a run whose stages the ledger has metered."""
     swept = [store for store in stores if store is not None]
-    work = workload(ready, options, max(store.flops_per_row for store in swept), forward_seconds(swept))
+    forward = max(store.flops_per_row for store in swept)
+    work = workload(ready, options, forward, forward_seconds(swept), reading_seconds(swept))
     return price_figure(ready, work, spent(ledger.costs, kept_bytes(adapted)))
 
 
@@ -222,6 +228,11 @@ def row_seconds(stores: Sequence[Store]) -> float:
 def forward_seconds(stores: Sequence[Store]) -> float:
     """The same without pooling and writing its features."""
     return _mean([(store.rows, store.forward_seconds_per_row) for store in stores])
+
+
+def reading_seconds(stores: Sequence[Store]) -> float:
+    """Of these, those of reading the row."""
+    return _mean([(store.rows, store.reading_seconds_per_row) for store in stores])
 
 
 def _mean(paces: Sequence[tuple[int, float]]) -> float:
