@@ -18,7 +18,7 @@ __all__ = ["Scored", "scored"]
 _BY_KIND = {
     "binary": ("accuracy", "balanced-accuracy", "roc-auc", "nll", "ece", "brier"),
     "multiclass": ("accuracy", "balanced-accuracy", "nll", "ece", "brier"),
-    "multilabel": ("map", "roc-auc", "nll", "brier"),
+    "multilabel": ("map", "roc-auc", "nll", "ece", "brier"),
     "regression": ("r2", "rmse"),
     "segmentation": ("miou", "accuracy", "balanced-accuracy"),
 }

@@ -486,6 +486,28 @@ def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headl
         assert found[0].detail.endswith("off by 3 to 15 points on these rows.")  # however many
 
 
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel"])
+@pytest.mark.parametrize("sure", [0.65, 0.98])
+def test_probabilities_of_classes_and_of_labels_are_judged(kind, sure, monkeypatch):
+    """Two in three are right, as the probabilities say or not."""
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._fit,))
+    right = np.arange(300) % 3 > 0
+    if kind == "multilabel":
+        said = torch.full((300, 2), sure)
+        response = Response.of(kind, ("a", "b"), np.stack([right, right], 1).astype(float))
+    else:
+        classes = ("a", "b", "c")[: 2 if kind == "binary" else 3]
+        rest = (1 - sure) / (len(classes) - 1)
+        said = torch.tensor([[sure] + [rest] * (len(classes) - 1)]).repeat(300, 1)
+        response = Response.of(kind, classes, np.where(right, 0, 1))
+    main = scored("test", "nll", response, said, rows=np.arange(300), groups=None, seed=0, protocol="")
+    (ece,) = (score for score in main.others if score.metric == "ece")
+    assert ece.value == pytest.approx(abs(2 / 3 - sure), abs=1e-6)
+    head = SimpleNamespace(status=SimpleNamespace(converged=True), candidates=())
+    found = check(Context(None, 0, None, SimpleNamespace(main=main, validation=main, test=None, head=head)))
+    assert ("poorly-calibrated" in [finding.code for finding in found]) == (sure > 0.9)
+
+
 @pytest.mark.parametrize(("deviation", "said"), [(1.0, False), (3.0, False), (0.75, True)])
 def test_error_bars_are_called_narrow_where_chance_does_not_leave_out_as_many(deviation, said, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", score_findings.SCORE_CHECKS[-2:])
