@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regraft.diagnose.checks.check import Case, Subject
 from regraft.diagnose.checks.curvature import CURVATURE, _findings
 from regraft.diagnose.curvature.spectrum import curvature
+from regraft.diagnose.objective import LossName
+from regraft.graft.loop.objective import Objective
 from regraft.network import ArrayPreprocess, from_module
 
 
@@ -33,6 +37,23 @@ def test_eigenvalues_that_outputs_share_are_each_counted(subject: Subject, top: 
         fewest, most = (float((every > at * near).double().mean()) for near in (1.002, 0.998))
         assert low - 1e-9 <= most
         assert fewest <= high + 1e-9
+
+
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])
+def test_the_stable_rate_is_that_of_the_loss_which_training_lowers(subject: Subject, loss: LossName) -> None:
+    kind = {"softmax": "multiclass", "sigmoid": "multilabel", "squared": "regression"}[loss]
+    targets = subject.targets.argmax(1) if loss == "softmax" else subject.targets.gt(0).float()
+    subject = replace(subject, loss=loss, targets=targets)
+    weight, bias = (subject.network.params[name].double() for name in ("0.weight", "0.bias"))
+    rows, labels = subject.inputs[0].double(), targets.double() if targets.is_floating_point() else targets
+    training = Objective(kind, "accuracy")
+
+    def lowered(flat: Tensor) -> Tensor:
+        return training.loss(rows @ flat[:48].view(4, 12).T + flat[48:], labels)
+
+    hessian = torch.autograd.functional.hessian(lowered, torch.cat([weight.flatten(), bias]))
+    (said,) = _findings(Case((subject,), None, 30), [curvature(subject.objective, k=1)])
+    assert said.value == pytest.approx(2 / float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-3)
 
 
 def test_advice_on_bounds_is_an_option_of_a_diagnosis(subject: Subject) -> None:

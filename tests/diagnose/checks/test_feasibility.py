@@ -27,6 +27,21 @@ def test_numbers_far_from_zero_do_not_make_a_source_of_noise_help() -> None:
     assert found[1].high > 1
 
 
+def test_groups_are_not_torn_apart() -> None:
+    """Sixteen groups of eight rows that are all but alike, with one label: the interval is as wide as sixteen rows'."""
+    rng = np.random.default_rng(0)
+    centres, noise = rng.normal(size=(16, 6)), 0.05 * rng.normal(size=(128, 6))
+    x, y = np.repeat(centres, 8, 0) + noise, np.repeat(np.arange(16) % 2, 8)
+    names = tuple(f"g{group}" for group in np.repeat(np.arange(16), 8))
+    origin = Labelled(torch.from_numpy(rng.normal(size=(80, 6))), Response.of("binary", ("no", "yes"), y[:80]))
+    widths = []
+    for groups in (None, names):
+        target = Labelled(torch.from_numpy(x), Response.of("binary", ("no", "yes"), y), groups=groups)
+        found = FEASIBILITY.run(Case((), target, 80, origin=origin), lambda done, total: None).figure["gradient"]
+        widths.append(found["high"] - found["low"])
+    assert widths[1] > 2 * widths[0]
+
+
 def test_classes_of_unlike_shares_do_not_make_a_source_of_noise_help() -> None:
     rng = np.random.default_rng(0)
     tasks = [(np.abs(rng.normal(size=(80, 6))), (rng.random(80) < 0.1).astype(int)) for _ in range(2)]

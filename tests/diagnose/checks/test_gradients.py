@@ -50,3 +50,11 @@ def test_a_loss_that_overflows_along_its_gradient_is_no_finite_number(powers: tu
     assert [subject["variation"]["largest"] is None for subject in outcome.figure["subjects"]] == [
         p == 30 for p in powers
     ]
+
+
+@pytest.mark.parametrize(("slope", "severity"), [(-0.8, "advice"), (0.8, "info")])
+def test_advice_is_for_gradients_that_grow_on_their_way_down(slope: float, severity: str) -> None:
+    own = {"slope": {"value": slope, "error": 0.01}, "flow": [{"norm": 1.0}] * 7, "skipped": []}
+    (said,) = _findings([own], True)
+    assert (said.severity, bool(said.advice)) == (severity, severity == "advice")
+    assert ("grows" if slope < 0 else "fades") in said.title

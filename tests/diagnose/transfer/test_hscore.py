@@ -35,6 +35,14 @@ def test_is_its_definition(rows, n: int, d: int) -> None:
     assert shrunk_h_score(*made.parts).value == pytest.approx(wanted, rel=1e-9)
 
 
+def test_directions_that_float32_rounds_into_being_do_not_count() -> None:
+    rng = np.random.default_rng(0)
+    low, wide, labels = rng.normal(size=(200, 8)), rng.normal(size=(8, 96)), rng.integers(0, 4, 200)
+    embedded = low.astype("float32") @ wide.astype("float32")
+    plain, found = (scores(features=x, labels=labels, names=("h-score",))[0] for x in (low, embedded))
+    assert found.value == pytest.approx(plain.value, rel=1e-4)
+
+
 def test_one_hot_features_reach_the_most(rows) -> None:
     labels = Labels.of(np.repeat(np.arange(5), [3, 4, 5, 6, 7]))
     resamples = rows(n=25, c=5).resamples

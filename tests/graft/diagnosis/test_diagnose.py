@@ -14,13 +14,14 @@ from torch.nn import functional
 import regraft
 from regraft.app.report.render import render
 from regraft.data import scan
-from regraft.diagnose import Objective, curvature, weight_changes
+from regraft.diagnose import Objective, curvature, energy, weight_changes
 from regraft.diagnose.checks.check import unlike
 from regraft.errors import ArtifactError, DataError, ModelError, RecipeError, RegraftError
 from regraft.graft import Options, Scope, diagnose, rank
 from regraft.graft.diagnosis.case import drawn
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
+from regraft.heads import Response
 from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module
 from regraft.network.resnet import small_resnet
 from regraft.record import Ledger, Record
@@ -40,6 +41,22 @@ def found(options):
 
 def codes(record: Record) -> list[str]:
     return [finding.code for finding in record.findings]
+
+
+def test_a_backbone_is_looked_at_where_a_training_of_its_solved_head_begins(options):
+    """Classes: the head over its temperature, which is far from 1 on so few rows."""
+    rng = np.random.default_rng(1)
+    rows = scan((rng.normal(size=(40, 6)).astype(np.float32), np.arange(40) % 4))
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3)).eval()
+    network = from_module(module, ArrayPreprocess((6,)))
+    looked = case_of_model(rows, network, Scope(rows=40, top=2, points=3), options, Ledger(), against="none")
+    whole = looked.case.subjects[0].whole
+    run = regraft.adapt(rows, network, method="lp-ft", steps=2, lr=1e-9, cache=options.cache, folds=3)
+    found = run.record.figures["training"]["instruments"]["energy"]
+    response = Response.of("multiclass", tuple("0123"), looked.case.subjects[0].targets.numpy())
+    assert found["rows"] == 40
+    assert energy(whole.outputs(), response).mean == pytest.approx(found["mean"], rel=1e-3)
 
 
 def test_every_check_of_a_backbone_has_its_figure_and_its_cost(found):

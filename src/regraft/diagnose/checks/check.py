@@ -75,6 +75,12 @@ class Subject:
         return sum(self.network.params[name].numel() for name in selected(self.network, self.select))
 
     @property
+    def training_share(self) -> float:
+        """What a training's loss is of this one: it averages over labels and numbers, and does not halve squares."""
+        outputs = 1 if self.targets.ndim == 1 else self.targets.shape[1]
+        return {"softmax": 1.0, "sigmoid": 1 / outputs, "squared": 2 / outputs}[self.loss]
+
+    @property
     def guess(self) -> float:
         """The least loss of outputs that are the same for every row: entropies of classes and labels, half the
         variances of numbers."""

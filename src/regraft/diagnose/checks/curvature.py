@@ -99,8 +99,12 @@ def _findings(case: Case, found: list[Spectrum]) -> list[Finding]:
         said.append(_beside(case, found))
     largest, bound = _sharpest(case, first)
     if largest > 0:
-        rate, own = 2 / largest, float(first.values[0])
+        share = case.subjects[0].training_share
+        largest, bound, own = share * largest, share * bound, share * float(first.values[0])
+        rate = 2 / largest
         detail = f"λ = {largest:.3g} ± {bound:.1g} is the largest eigenvalue; momentum and decay move the rate."
+        if share != 1:
+            detail = f"Of the loss that training lowers, {share:.3g} of this one, {detail}"
         if first.parameters < case.subjects[0].whole.size and own > 0:
             detail += f" If only {', '.join(case.subjects[0].select)} move, it is {2 / own:.2g}."
         title = f"Plain gradient descent on all weights is stable below a learning rate of {rate:.2g}"

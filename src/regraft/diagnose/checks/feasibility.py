@@ -24,10 +24,11 @@ def _run(case: Case, tick: Tick) -> Outcome:
         raise DataError("feasibility is of a backbone's features", do="give --model, not --run")
     if case.origin is None:
         raise DataError("no source task is known", do="name rows with the same labels with --source")
-    (source_x, source_y), (target_x, target_y) = _rows(case.origin, case.seed), _rows(case.labelled, case.seed)
+    source_x, source_y, _ = _rows(case.origin, case.seed)
+    target_x, target_y, groups = _rows(case.labelled, case.seed)
     numbers = case.labelled.response.kind == "regression"
     source_y, target_y = _in_units(source_y, target_y, scaled=numbers)
-    found = feasibility(source_x, source_y, target_x, target_y, seed=case.seed)
+    found = feasibility(source_x, source_y, target_x, target_y, groups=groups, seed=case.seed)
     tick(1, 1)
     figure = {
         "source_rows": found.source_rows, "target_rows": found.target_rows, "jitter": found.jitter,
@@ -53,9 +54,9 @@ def _plain(ratio: Any) -> dict[str, Any]:
     return {"value": ratio.value, "low": plain(ratio.low), "high": plain(ratio.high), "meaning": ratio.meaning}
 
 
-def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
-    """Unit features and labels, a column each, of at most 500 rows whose features are of no other's, drawn by the
-    seed."""
+def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor, list[str] | None]:
+    """Unit features, labels, a column each, and groups of at most 500 rows whose features are of no other's, drawn by
+    the seed."""
     there = labelled.known[1]
     labels = labelled.response.values[there].double()  # all columns, for the two tasks may differ in those that vary
     drawn = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:_ROWS]
@@ -64,7 +65,8 @@ def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
     _, first = torch.unique(x, dim=0, return_inverse=True)
     order = torch.full((int(first.max()) + 1,), len(x)).scatter_reduce(0, first, torch.arange(len(x)), "amin")
     kept = order.sort().values
-    return x[kept], labels[drawn][kept]
+    groups, rows = labelled.known_groups, drawn[kept]
+    return x[kept], labels[rows], None if groups is None else [groups[row] for row in rows.tolist()]
 
 
 def _finding(found: Feasibility) -> Finding:

@@ -69,13 +69,13 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
     if slope := own.get("slope"):
         value, error = slope["value"], slope["error"]
         half = float(stdtrit(len(own["flow"]) - 2, 0.975)) * error
-        steep = untrained and len(own["flow"]) >= _PLACES and abs(value) > 0.3 and abs(value) > half
+        steep = untrained and len(own["flow"]) >= _PLACES and -value > max(0.3, half)  # what fades harms no training
         way = "grows" if value < 0 else "fades"
         title = f"From each layer to the one below it the gradient {way} by {100 * abs(math.expm1(-value)):.0f} %"
         detail = f"Slope of log ‖∂L/∂x‖ over {len(own['flow'])} places: {value:.3g} ± {error:.1g}."
         if len(subjects) > 1 and (other := subjects[1].get("slope")):
             detail += f" Beside it {subjects[1]['name']}: {other['value']:.3g} ± {other['error']:.1g}."
-        advice = "Train the upper layers first (`--method lp-ft`), or warm up." if steep else ""
+        advice = "Fix a lower rate (--lr) where a training does not hold." if steep else ""
         said.append(Finding("gradient-scale", title, "advice" if steep else "info", value, "per place",
                             value - half, value + half, detail, advice))  # fmt: skip
     if len(subjects) > 1 and all("variation" in subject for subject in subjects[:2]):
@@ -83,7 +83,7 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
         largest = first["largest"]
         way = "lead to no finite loss" if largest is None else f"change the loss by {largest:.3g} at most"
         title = f"{_STEPS} steps along the gradient {way}"
-        detail = f"On one line through all weights; a step is {_SIZE:g} of the gradient, as at that learning rate."
+        detail = f"On one line through all weights; a step is {_SIZE:g} of the gradient."
         most = second["largest"]
         beside = f"{subjects[1]['name']}: {'to no finite loss' if most is None else f'by {most:.3g}'}"
         if why := unlike(subjects[0]["loss"], subjects[1]["loss"]):

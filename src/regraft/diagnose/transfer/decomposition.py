@@ -34,7 +34,8 @@ class Decomposition:
 
     Attributes:
         u: ``(N, r)``, orthonormal columns.
-        s: ``(r,)``, above max(N, D) · 2.2e-16 of the largest, descending.
+        s: ``(r,)``, descending, above max(N, D) · 2.2e-16 of the largest, or what the rounding of features that come in
+            fewer bits makes of it.
         width: D.
         seconds: CPU-seconds of the decomposition.
     """
@@ -46,11 +47,13 @@ class Decomposition:
 
     @staticmethod
     @one_blas_thread()
-    def of(features: Tensor) -> Decomposition:
-        """Decompose ``(N, D)`` finite float64 features: O(N D min(N, D))."""
+    def of(features: Tensor, rounding: float = 0.0) -> Decomposition:
+        """Decompose ``(N, D)`` finite float64 features: O(N D min(N, D)). Where their numbers are those of a type of
+        another ``rounding`` (its eps), it alone makes singular values of √N + √D of it."""
         began = time.process_time()
         u, s, _ = svd(features.numpy(), full_matrices=False, check_finite=False)
-        kept = s > s[0] * max(features.shape) * np.finfo(np.float64).eps
+        noise = rounding * sum(size**0.5 for size in features.shape)
+        kept = s > s[0] * max(max(features.shape) * np.finfo(np.float64).eps, noise)
         u, s = np.ascontiguousarray(u[:, kept]), s[kept]
         return Decomposition(
             torch.from_numpy(u), torch.from_numpy(s), int(features.shape[1]), time.process_time() - began

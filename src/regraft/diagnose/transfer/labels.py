@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regraft.errors import DataError
 
-__all__ = ["FEWEST", "Labels", "as_tensor", "checked_features"]
+__all__ = ["FEWEST", "Labels", "as_tensor", "checked_features", "rounding"]
 
 FEWEST = 5
 """Rows below which no score is computed."""
@@ -98,6 +98,12 @@ def _enough(rows: int) -> None:
 def as_tensor(values: Any) -> Tensor:
     """A tensor of what may be an array with strides that tensors cannot have, or a list (of float64)."""
     return (values if isinstance(values, Tensor) else torch.as_tensor(np.ascontiguousarray(values))).detach()
+
+
+def rounding(features: Any) -> float:
+    """The eps of features that come in fewer bits than float64; 0 of others."""
+    kind = as_tensor(features).dtype
+    return 0.0 if kind == torch.float64 else torch.finfo(kind).eps
 
 
 def checked_features(features: Any, rows: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from regraft.diagnose.transfer.decomposition import Decomposition
 from regraft.diagnose.transfer.estimate import Estimate, NotApplicable, Resamples, group_codes
 from regraft.diagnose.transfer.hscore import h_score, shrunk_h_score
-from regraft.diagnose.transfer.labels import Labels, checked_features
+from regraft.diagnose.transfer.labels import Labels, checked_features, rounding
 from regraft.diagnose.transfer.logme import logme
 from regraft.diagnose.transfer.loo import LeftOut, left_out, loo_accuracy, loo_r2, neighbour_accuracy
 from regraft.diagnose.transfer.source import checked_source, leep, nce
@@ -36,7 +36,8 @@ class _Task:
 
     @cached_property
     def decomposition(self) -> Decomposition:
-        return Decomposition.of(checked_features(self.features, self.labels.rows))
+        features = checked_features(self.features, self.labels.rows)
+        return Decomposition.of(features, rounding(self.features))
 
     @property
     def distinct(self) -> int:

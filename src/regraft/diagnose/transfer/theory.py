@@ -19,11 +19,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from scipy.special import ndtri
+from scipy.special import stdtrit
 from torch import Tensor
 
+from regraft.diagnose.transfer.estimate import group_codes
 from regraft.errors import DataError, SolverError
 
 __all__ = ["Feasibility", "Ratio", "feasibility", "gram", "transferred_labels", "unit_rows"]
@@ -165,6 +167,7 @@ def feasibility(
     *,
     jitter: float = 0.0,
     halves: int = 200,
+    groups: Sequence[Any] | None = None,
     seed: int = 0,
 ) -> Feasibility:
     """Theorems 1 and 2 of Section 6 for a source P and a target Q, on raw inputs or on features of unit norm.
@@ -179,6 +182,7 @@ def feasibility(
         target_y: like ``source_y``.
         jitter: added to the diagonals of H_P and H_Q, ½ without it; 0 is the theory.
         halves: random halves of the target rows behind the intervals.
+        groups: of the target rows: a name each, whose rows are drawn together.
         seed: of the halves.
 
     Raises:
@@ -193,7 +197,9 @@ def feasibility(
     gap = targets - gram(source_x, target_x).T @ source.solve(sources)
     mismatch, labels = float(gap.square().sum()), float(targets.square().sum())
     form, scratch = whole.form(gap), whole.form(targets)
-    spread = _halves(whole.matrix, gap, targets, halves, seed)
+    units = torch.from_numpy(group_codes(groups, len(targets)))
+    spread = _halves(whole.matrix, gap, targets, halves, units, seed)
+    count = int(units.max()) + 1
     return Feasibility(
         source_rows=len(source_x),
         target_rows=len(target_x),
@@ -202,8 +208,8 @@ def feasibility(
         labels=labels,
         form=form,
         form_scratch=scratch,
-        gradient=_ratio(mismatch / labels, spread[0], "the first gradient's square"),
-        distance=_ratio(form / scratch, spread[1], "the squared distance to the target's weights"),
+        gradient=_ratio(mismatch / labels, spread[0], count, "the first gradient's square"),
+        distance=_ratio(form / scratch, spread[1], count, "the squared distance to the target's weights"),
         least_eigenvalue=float(whole.eigenvalues[0]),
         condition=float(whole.eigenvalues[-1] / whole.eigenvalues[0]),
         source_least_eigenvalue=float(source.eigenvalues[0]),
@@ -238,13 +244,15 @@ class _System:
         return float(((self._vectors.T @ vectors).square() / self.eigenvalues[:, None]).sum())
 
 
-def _halves(matrix: Tensor, gap: Tensor, labels: Tensor, count: int, seed: int) -> tuple[list[float], list[float]]:
-    """Both ratios on random halves of the target rows; y_{P→Q} is of the source alone and stays."""
-    rows, generator = len(matrix), torch.Generator().manual_seed(seed)
+def _halves(
+    matrix: Tensor, gap: Tensor, labels: Tensor, count: int, units: Tensor, seed: int
+) -> tuple[list[float], list[float]]:
+    """Both ratios on random halves of the target's rows, or groups; y_{P→Q} is of the source alone and stays."""
+    groups, generator = int(units.max()) + 1, torch.Generator().manual_seed(seed)
     gradients: list[float] = []
     distances: list[float] = []
-    for _ in range(count if rows >= 4 else 0):
-        chosen = torch.randperm(rows, generator=generator)[: rows // 2]
+    for _ in range(count if groups >= 4 else 0):
+        chosen = torch.isin(units, torch.randperm(groups, generator=generator)[: groups // 2]).nonzero()[:, 0]
         both = torch.cat([gap[chosen], labels[chosen]], 1)
         below = labels[chosen].square().sum()
         if float(below) == 0:
@@ -257,13 +265,13 @@ def _halves(matrix: Tensor, gap: Tensor, labels: Tensor, count: int, seed: int) 
     return gradients, distances
 
 
-def _ratio(value: float, halves: Sequence[float], what: str) -> Ratio:
+def _ratio(value: float, halves: Sequence[float], units: int, what: str) -> Ratio:
     if len(halves) > 1:
         rows = torch.tensor(halves, dtype=torch.float64)
         error = float((rows - rows.mean()).square().mean().sqrt())
     else:
         error = math.nan
-    half = float(ndtri(0.975)) * error
+    half = float(stdtrit(max(1, units - 1), 0.975)) * error  # of few groups the spread itself is hardly known
     low, high = value - half, value + half
     if high < 1:
         says = "the source helps"

@@ -96,9 +96,10 @@ def unit_of(target: Target | None) -> tuple[Tensor, Tensor] | None:
 
 
 def last_layer(readout: Readout, unit: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
-    """Weight ``(C, D)`` and bias of the head; of numbers those of standardised ones."""
+    """Weight ``(C, D)`` and bias of the head as a training begins with it: of classes over the temperature, of numbers
+    those of standardised ones."""
     (block,) = readout.coefficients.values()
-    weight, bias = block.T.double(), readout.intercept.double()
+    weight, bias = (part.double() / readout.temperature for part in (block.T, readout.intercept))
     if unit is not None:
         shift, spread = unit
         weight, bias = weight / spread[:, None], (bias - shift) / spread
