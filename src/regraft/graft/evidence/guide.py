@@ -53,7 +53,9 @@ def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
     truth = _truth(trained)
     if truth is None or truth < _SURE:
         return
-    way = "--method finetune, which probes the head" if probing is None else f"a --tau below {probing['chosen']}"
+    way = "--method finetune, which probes the head and chooses for how long"
+    if probing is not None:
+        way = f"a --tau below {probing['chosen']}, or --tau auto"
     yield Finding(
         "energy-exhausted",
         "The head fitted all training rows before the backbone began to move.",
@@ -62,7 +64,7 @@ def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
         "of the training rows",
         detail=f"It gave the right class at least {int(100 * truth)} % on average, which leaves little energy: the "
         "features hardly adapt, which is right only where they fit the task as they are.",
-        advice=f"Try {way}, or --tau auto, and keep it if the held-out score agrees.",
+        advice=f"Try {way}, and keep it if the held-out score agrees.",
     )
 
 
