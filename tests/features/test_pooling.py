@@ -11,6 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from regraft.errors import DataError
 from regraft.features import choose_pooling
 from regraft.features.pooling import _masked_windows
 
@@ -43,6 +44,37 @@ def test_map_equals_loop(c, h, w, size, layout):
     got = pooling(torch.from_numpy(value)[None].contiguous(memory_format=layout))[0].numpy()
     assert got.shape == (pooling.width((c, h, w)),)
     np.testing.assert_allclose(got, loop_map(value, size), atol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 4), st.integers(2, 40), st.integers(2, 40), st.integers(0, 30), st.integers(0, 30),
+    st.sampled_from([torch.contiguous_format, torch.channels_last]),
+)  # fmt: skip
+@example(2, 32, 32, 0, 11, torch.contiguous_format)  # wide windows, by means over axes
+@example(2, 24, 24, 0, 35, torch.channels_last)  # windows of which a larger map holds one more
+def test_a_larger_map_has_as_many_windows_that_cover_it(c, h, w, higher, wider, layout):
+    """Of pictures that are not cropped to one size; less than a window's length for each is left out."""
+    pooling = choose_pooling((c, h, w), "map", 4 * c)
+    value = np.random.default_rng(0).normal(size=(c, h + higher, w + wider))
+    (rows, columns), (high, wide) = pooling.windows, [s // n for s, n in zip(value.shape[1:], pooling.windows)]
+    got = pooling(torch.from_numpy(value)[None].contiguous(memory_format=layout))[0].numpy()
+    parts = [value[:, i * high : (i + 1) * high, j * wide : (j + 1) * wide].mean((1, 2))
+             for i in range(rows) for j in range(columns)]  # fmt: skip
+    np.testing.assert_allclose(got, np.stack(parts, 1).ravel(), atol=1e-12)
+    assert value.shape[1] - rows * high < rows
+    assert value.shape[2] - columns * wide < columns
+
+
+def test_more_tokens_have_as_many_windows_and_fewer_than_these_are_refused():
+    pooling = choose_pooling((12, 2), "tokens", 8)
+    value = torch.arange(2 * 19.0).view(1, 19, 2)
+    expected = value[:, :16].view(1, 4, 4, 2).mean(2).flatten(1)
+    assert torch.equal(pooling(value), expected)
+    with pytest.raises(DataError, match="3 tokens are too few for their windows; expected at least 4"):
+        pooling(value[:, :3])
+    with pytest.raises(DataError, match="a map of 2 x 1 is too small for its windows; expected at least 2 x 2"):
+        choose_pooling((1, 8, 8), "map", 4)(torch.zeros(1, 1, 2, 1))
 
 
 def test_code_of_the_paper_on_its_example():

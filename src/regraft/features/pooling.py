@@ -4,7 +4,8 @@ A feature map ``(C, H, W)`` with ``C >= T`` is averaged over space to ``C`` feat
 ``n = floor(sqrt(T // C))`` windows a side are wanted: window = stride = ``W // n`` (at least 1), the
 remainder is dropped, and the result is flattened to ``C * (H // window_h) * (W // window_w)``
 features; height and width are treated separately. Tokens ``(L, D)`` are averaged in ``T // D``
-windows along the sequence. Vectors stay as they are.
+windows along the sequence. Vectors stay as they are. Values of another size, of images that are not
+cropped to one, have as many windows, which are as long as these allow.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regraft.errors import DataError
 from regraft.network.site import Layout
 
 __all__ = ["Cls", "Pooling", "choose_pooling"]
@@ -36,7 +38,8 @@ class Pooling:
         layout: ``map`` (C, H, W), ``tokens`` (L, D) or ``vector`` (D,).
         windows: the number of windows per axis: ``(h, w)`` for maps, ``(n,)`` for tokens, ``()`` for
             vectors and for the first token alone.
-        size: window lengths per axis (0 for token windows that follow each row's own length).
+        size: window lengths per axis of the value that it was chosen for (0 for token windows that follow each row's
+            own length).
         prefix: leading tokens taken apart (flattened) before the rest is pooled.
         rest: whether the tokens after the prefix are pooled too.
     """
@@ -82,12 +85,22 @@ class Pooling:
     def _map(self, value: Tensor) -> Tensor:
         if math.prod(self.windows) == 1:
             return value.mean((2, 3))
-        if self.size == (1, 1):
-            return value.flatten(1).clone()
-        (rows, columns), (height, width) = self.windows, self.size
-        if width < _WIDE or not value.is_contiguous():
-            return functional.avg_pool2d(value, self.size).flatten(1)
+        rows, columns = self.windows
+        height, width = value.shape[2] // rows, value.shape[3] // columns
+        if min(height, width) == 0:
+            raise DataError(
+                f"a map of {value.shape[2]} x {value.shape[3]} is too small for its windows",
+                expected=f"at least {rows} x {columns}",
+                do="give images of one size, or a preprocessing that crops them",
+            )
         inside = value[:, :, : rows * height, : columns * width]
+        if height == width == 1:
+            return inside.flatten(1).clone()
+        if width < _WIDE or not value.is_contiguous():
+            same = (
+                value.shape[2] // height == rows and value.shape[3] // width == columns
+            )  # it drops the rest by itself
+            return functional.avg_pool2d(value if same else inside, (height, width)).flatten(1)
         return inside.reshape(*value.shape[:2], rows, height, columns, width).mean((3, 5)).flatten(1)
 
     def _tokens(self, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -103,7 +116,15 @@ class Pooling:
         if mask is None and self.size[0] > 0:
             if count == 1:
                 return value.mean(1)
-            pooled = functional.avg_pool1d(value.transpose(1, 2), self.size[0], self.size[0])
+            length = value.shape[1] // count
+            if length == 0:
+                raise DataError(
+                    f"{value.shape[1]} tokens are too few for their windows",
+                    expected=f"at least {count}",
+                    do="give inputs of one size",
+                )
+            inside = value if value.shape[1] // length == count else value[:, : count * length]
+            pooled = functional.avg_pool1d(inside.transpose(1, 2), length, length)
             return pooled.transpose(1, 2).flatten(1)
         return _masked_windows(value, mask, count)
 

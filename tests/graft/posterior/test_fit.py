@@ -243,7 +243,7 @@ def test_a_run_by_leave_one_out_says_so() -> None:
     stages = tuple(replace(s, by="loo") if isinstance(s, Posterior) else s for s in known.stages)
     run = adapt(rows_of(x, y, tested=20), network(), method=replace(known, stages=stages))
     (told,) = (finding for finding in run.record.findings if finding.code == "error-bars")
-    assert "by the density of rows left out" in told.detail
+    assert "by the density of contrasts of the rows, left out" in told.detail
     assert 0.6 < next(s.value for s in run.record.other_scores["test"] if s.metric == "coverage-90") <= 1
 
 

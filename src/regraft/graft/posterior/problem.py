@@ -34,7 +34,7 @@ _FEW = 30
 held 77 % of new targets."""
 _TOLD = 5e-4
 """The least share of a variance that is not told as 0.0 %."""
-_CRITERIA = {"marginal": "marginal likelihood", "loo": "the density of rows left out one by one"}
+_CRITERIA = {"marginal": "marginal likelihood", "loo": "the density of contrasts of the rows, left out one by one"}
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,9 @@ class Posterior:
             others explain, which the record says.
         megabytes: that they may take in the artifact (four bytes a number). Where fewer directions of all parameters
             would fit than are kept, they are of random sums of the derivatives.
-        by: what scale and noise maximise: the ``marginal`` likelihood, or ``loo``, the predictive density of rows left
-            out one by one, which minds a wrong prior less (Rasmussen & Williams, 2006, Sections 5.4.1 and 5.4.2).
+        by: what scale and noise maximise: the ``marginal`` likelihood, or ``loo``, the predictive density of the rows'
+            contrasts left out one by one, which minds a wrong prior less (Rasmussen & Williams, 2006, Sections 5.4.1
+            and 5.4.2). Which contrasts these are follows the order of the rows, and the density with it.
     """
 
     rank: int = 512
