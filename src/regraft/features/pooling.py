@@ -97,10 +97,9 @@ class Pooling:
         if height == width == 1:
             return inside.flatten(1).clone()
         if width < _WIDE or not value.is_contiguous():
-            same = (
-                value.shape[2] // height == rows and value.shape[3] // width == columns
-            )  # it drops the rest by itself
-            return functional.avg_pool2d(value if same else inside, (height, width)).flatten(1)
+            if (value.shape[2] // height, value.shape[3] // width) == self.windows:
+                inside = value  # what is left over is dropped all the same, and no slice is copied
+            return functional.avg_pool2d(inside, (height, width)).flatten(1)
         return inside.reshape(*value.shape[:2], rows, height, columns, width).mean((3, 5)).flatten(1)
 
     def _tokens(self, value: Tensor, mask: Tensor | None) -> Tensor:
