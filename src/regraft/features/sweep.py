@@ -257,12 +257,11 @@ class Stopwatch:
 class _Meter:
     """What the passes of one call cost.
 
-    FLOPs are counted in the first batch and laid on the others by their positions, padded ones included; of texts,
-    whose first batch is the shortest, that leaves out what attention grows by. The seconds leave that batch out where
-    others follow (it starts the decoders and is counted, which takes many times a pass), and are laid on it by its
-    positions. ``keeping`` runs while features are pooled and written, which is no part of a forward pass, ``reading``
-    while a batch is waited for. ``shared`` says that the passes served something else too, and ``finite`` that all that
-    was found are numbers.
+    FLOPs are counted in the first batch and laid on the others by their positions, padded ones included, those of
+    attention by the squares of a row's. The seconds leave that batch out where others follow (it starts the decoders
+    and is counted, which takes many times a pass), and are laid on it by its positions. ``keeping`` runs while features
+    are pooled and written, which is no part of a forward pass, ``reading`` while a batch is waited for. ``shared`` says
+    that the passes served something else too, and ``finite`` that all that was found are numbers.
     """
 
     began: float
@@ -272,7 +271,8 @@ class _Meter:
     finite: bool = True
     rows: int = 0
     positions: int = 0
-    counted: tuple[int, int] | None = None
+    squares: int = 0
+    counted: tuple[float, float] | None = None
     before: tuple[int, int] = 0, 0
 
     def read(self, stream: Iterator[Any]) -> Iterator[Any]:
@@ -288,13 +288,14 @@ class _Meter:
         """The work's values; what it took is added."""
         mask = attention_mask(batch)
         positions = rows if mask is None else mask.numel()
+        squares = rows if mask is None else positions * mask.shape[1]
         wide_linear()  # its trial, once a process, is no operation of the network's
         counter = Operations() if self.counted is None else contextlib.nullcontext()
         with counter:
             values = work()
-        self.rows, self.positions = self.rows + rows, self.positions + positions
+        self.rows, self.positions, self.squares = self.rows + rows, self.positions + positions, self.squares + squares
         if isinstance(counter, Operations):
-            self.counted = counter.total, positions
+            self.counted = (counter.total - counter.attention) / positions, counter.attention / squares
         return values
 
     def restart(self, todo: int) -> None:
@@ -306,7 +307,8 @@ class _Meter:
     @property
     def flops(self) -> int:
         """Of the backbone in this call."""
-        return 0 if self.counted is None else self.counted[0] * self.positions // self.counted[1]
+        each, of_pairs = self.counted or (0, 0)
+        return round(each * self.positions + of_pairs * self.squares)
 
     @property
     def pace(self) -> float:

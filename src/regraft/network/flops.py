@@ -15,7 +15,8 @@ from regraft.network.onednn import LINEAR
 
 __all__ = ["Operations", "counting_modules"]
 
-_FUSED = "_scaled_dot_product_flash_attention_for_cpu"
+_ATTENTION = "_scaled_dot_product"
+_FUSED = f"{_ATTENTION}_flash_attention_for_cpu"
 
 
 class Operations(TorchDispatchMode):
@@ -24,13 +25,14 @@ class Operations(TorchDispatchMode):
 
     Attributes:
         total: floating-point operations so far.
+        attention: of them those of fused attention, which grow with the square of the positions.
     """
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()
-        self.total = 0
+        self.total, self.attention = 0, 0
         self._table = counting_modules().flop_registry
 
     @classmethod
@@ -49,7 +51,9 @@ class Operations(TorchDispatchMode):
                 return found
         found = func(*args, **kwargs)
         if func.overloadpacket in self._table:
-            self.total += int(self._table[func.overloadpacket](*args, **kwargs, out_val=found))
+            count = int(self._table[func.overloadpacket](*args, **kwargs, out_val=found))
+            self.total += count
+            self.attention += count if func.overloadpacket.__name__.startswith(_ATTENTION) else 0
         return found
 
 
