@@ -71,9 +71,9 @@ def test_more_tokens_have_as_many_windows_and_fewer_than_these_are_refused():
     value = torch.arange(2 * 19.0).view(1, 19, 2)
     expected = value[:, :16].view(1, 4, 4, 2).mean(2).flatten(1)
     assert torch.equal(pooling(value), expected)
-    with pytest.raises(DataError, match="3 tokens are too few for their windows; expected at least 4"):
+    with pytest.raises(DataError, match="too small for its windows: 3 along an axis; expected at least 4"):
         pooling(value[:, :3])
-    with pytest.raises(DataError, match="a map of 2 x 1 is too small for its windows; expected at least 2 x 2"):
+    with pytest.raises(DataError, match="too small for its windows: 1 along an axis; expected at least 2"):
         choose_pooling((1, 8, 8), "map", 4)(torch.zeros(1, 1, 2, 1))
 
 

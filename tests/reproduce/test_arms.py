@@ -80,7 +80,7 @@ def test_what_another_run_measures_is_left_to_it_and_then_awaited(bench, tmp_pat
     kept = path.read_text()
     path.unlink()
     with ThreadPoolExecutor(1) as pool:
-        with FileLock(path.with_suffix(".lock")):  # the other run
+        with FileLock(f"{path}.lock"):  # the other run
             bench.ahead(arm, places)
             assert [place.seed for place, _ in calls] == [0, 1]  # the first of its own, before; not again
             waiting = pool.submit(bench.measure, arm, "C", "leaf", 0)

@@ -86,13 +86,7 @@ class Pooling:
         if math.prod(self.windows) == 1:
             return value.mean((2, 3))
         rows, columns = self.windows
-        height, width = value.shape[2] // rows, value.shape[3] // columns
-        if min(height, width) == 0:
-            raise DataError(
-                f"a map of {value.shape[2]} x {value.shape[3]} is too small for its windows",
-                expected=f"at least {rows} x {columns}",
-                do="give images of one size, or a preprocessing that crops them",
-            )
+        height, width = _window(value.shape[2], rows), _window(value.shape[3], columns)
         inside = value[:, :, : rows * height, : columns * width]
         if height == width == 1:
             return inside.flatten(1).clone()
@@ -115,17 +109,22 @@ class Pooling:
         if mask is None and self.size[0] > 0:
             if count == 1:
                 return value.mean(1)
-            length = value.shape[1] // count
-            if length == 0:
-                raise DataError(
-                    f"{value.shape[1]} tokens are too few for their windows",
-                    expected=f"at least {count}",
-                    do="give inputs of one size",
-                )
+            length = _window(value.shape[1], count)
             inside = value if value.shape[1] // length == count else value[:, : count * length]
             pooled = functional.avg_pool1d(inside.transpose(1, 2), length, length)
             return pooled.transpose(1, 2).flatten(1)
         return _masked_windows(value, mask, count)
+
+
+def _window(length: int, count: int) -> int:
+    """How long each of so many windows is along an axis."""
+    if length < count:
+        raise DataError(
+            f"a layer's value is too small for its windows: {length} along an axis",
+            expected=f"at least {count}",
+            do="give inputs of one size, or a preprocessing that crops them",
+        )
+    return length // count
 
 
 def _masked_windows(value: Tensor, mask: Tensor | None, count: int) -> Tensor:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from torch import Tensor
 
 from regraft.data import Manifest, folds
@@ -39,6 +39,7 @@ from regraft.heads import Readout, Response, score
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
 from regraft.network import Network
 from regraft.network.vit import TAPS
+from regraft.reproduce.alone import alone
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.result import GateReport
 from regraft.reproduce.row import Context
@@ -225,13 +226,8 @@ class Bench:
         path = self._path(arm, place, parameters)
         if kept := self._kept(path):
             return kept
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_suffix(".lock")
-        with FileLock(lock, timeout=patience):
-            value = self._kept(path) or self._measured(path, arm, place, parameters)
-            with contextlib.suppress(OSError):  # those who wait find the value
-                lock.unlink()
-        return value
+        with alone(path, patience):
+            return self._kept(path) or self._measured(path, arm, place, parameters)
 
     def _path(self, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> Path:
         return self._folder(arm) / f"{self._key(arm, place, parameters)}.json"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from filelock import FileLock
 
 from regraft.data import scan
 from regraft.errors import ModelError
@@ -22,6 +20,7 @@ from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.network import About, ImagePreprocess, Network, load
 from regraft.network.resnet import cifar_resnet
 from regraft.record import Record, Score
+from regraft.reproduce.alone import alone
 from regraft.reproduce.packs import WEIGHTS
 from regraft.wording import first_line
 
@@ -172,13 +171,8 @@ def source_folder(cache: Path, name: str, config: TrainConfig, options: Mapping[
 def _pretrained(rows: Path, folder: Path, **recipe: Any) -> Record:
     """The record of the training that the folder keeps. Where another run is training there its end is awaited: two
     that write one checkpoint would each do all of the work."""
-    lock = folder.with_name(f"{folder.name}.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):
-        record = pretrain(rows, output=folder, **recipe)
-        with contextlib.suppress(OSError):  # those who wait find the source
-            lock.unlink()
-    return record
+    with alone(folder):
+        return pretrain(rows, output=folder, **recipe)
 
 
 def _score(record: Record, folder: Path) -> Score:

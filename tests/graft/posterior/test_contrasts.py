@@ -78,6 +78,18 @@ def test_numbers_chosen_by_rows_left_out_have_the_best_scale_alone() -> None:
     assert [levels.mean_noise for levels in best.levels] == [chosen.noise for chosen in best.chosen]
 
 
+def test_the_marginal_likelihood_does_not_follow_the_order_of_rows_and_contrasts_left_out_do() -> None:
+    own, y = kernel(30, 1), torch.randn(30, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    y[0] += 6
+    found = {}
+    for by in ("marginal", "loo"):
+        for order in (torch.arange(30), torch.arange(30).flip(0)):
+            solved = Solved.of(Contrasts(own[order][:, order]), y[order], by, together=True)
+            found.setdefault(by, []).append((solved.chosen[0].scale, solved.chosen[0].noise))
+    assert found["marginal"][0] == pytest.approx(found["marginal"][1], rel=1e-3)
+    assert found["loo"][0] != pytest.approx(found["loo"][1], rel=1e-2)
+
+
 def test_of_pure_noise_the_spread_is_the_unbiased_one() -> None:
     """Restricted likelihood divides by n − 1; the level leaves σ²/n open beside it."""
     targets = torch.tensor([[0.0], [1.0], [4.0]], dtype=torch.float64)
