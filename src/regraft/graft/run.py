@@ -14,7 +14,8 @@ from regraft.graft.adapted.card import model_card
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.prediction import Prediction, as_csv
 from regraft.graft.build import Tangents, problems, workshop
-from regraft.graft.cost.pricing import price_of_run, row_seconds
+from regraft.graft.cost.pricing import price_of_run
+from regraft.graft.cost.row import RowCost
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import figures
 from regraft.graft.evidence.findings import check
@@ -190,7 +191,7 @@ def adapt(
         pictures = figures(evaluation, fit, scored, ready.plan)
         if seen := overlays(adapted, scored):
             pictures["overlays"] = seen
-        pictures["floor_seconds"] = len(ready.manifest) * row_seconds([store for store in stores if store])
+        pictures["floor_seconds"] = len(ready.manifest) * RowCost.of([store for store in stores if store]).seconds
         findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures, ready.network))
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)

@@ -20,6 +20,7 @@ from regraft.graft.cost import pace, pricing, training
 from regraft.graft.cost.counts import gram_search_flops, head_parts, paper_search_flops
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.cost.pricing import head_work, own_work, workload
+from regraft.graft.cost.row import RowCost
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.loop.train import Training
 from regraft.graft.options import Options
@@ -28,6 +29,8 @@ from regraft.graft.recipe import METHODS, Recipe
 from regraft.graft.stages.features import Select
 from regraft.graft.training.instruments import Instruments
 from regraft.record import Ledger, Record
+
+ROW = RowCost(1.0, 1.0, 0.0, 1)
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def with_solver(solver: str) -> Recipe:
 
 def test_a_second_scaling_is_counted_at_one_size(tmp_path):
     found, options = ready(tmp_path, METHODS["head2toe"])
-    work = workload(found, options, 1.0, 1.0, 0.0)
+    work = workload(found, options, ROW)
     widths = list(work.widths.values())
     stage = found.recipe.select
     assert len(widths) == 3
@@ -82,13 +85,13 @@ def test_a_second_scaling_is_counted_at_one_size(tmp_path):
 
 def test_a_search_takes_its_arithmetic_and_a_small_head_a_fold(tmp_path, still):
     found, options = ready(tmp_path, METHODS["head2toe"])
-    operations = sum(head_work(found, workload(found, options, 1.0, 1.0, 0.0)).values())
+    operations = sum(head_work(found, workload(found, options, ROW)).values())
     assert said(tmp_path, METHODS["head2toe"])["solve"] == pytest.approx(operations + 3 * 10)
 
 
 def test_the_exact_solver_takes_its_paths_besides(tmp_path, still):
     found, options = ready(tmp_path, with_solver("exact"))
-    parts = head_work(found, workload(found, options, 1.0, 1.0, 0.0))
+    parts = head_work(found, workload(found, options, ROW))
     assert parts["certificates"] > 0
     paths = (3 + 1) * 3  # of three folds and of all rows, at three sizes
     seconds = said(tmp_path, with_solver("exact"))["solve"]
@@ -217,7 +220,7 @@ def test_heads_are_priced_as_often_as_a_training_solves_them(tmp_path, monkeypat
     solved, solve = [], FeatureProblem.solve
     monkeypatch.setattr(FeatureProblem, "solve", lambda self: solved.append(1) or solve(self))
     run = regraft.adapt(found.manifest, toy_network(), method=recipe, options=options)
-    work = own_work(found, workload(found, options, 1.0, 1.0, 0.0))
+    work = own_work(found, workload(found, options, ROW))
     assert work.solves == len(solved)
     for each in (record, run.record):
         assert _price(each)[0]["head_flops"] == pytest.approx(sum(head_work(found, work).values()))
@@ -282,7 +285,8 @@ def test_the_forward_pass_is_timed_without_pooling(tmp_path, monkeypatch):
     monkeypatch.setattr(type(found.network), "forward", advancing(clock, 10.0, type(found.network).forward))
     preprocess = type(found.network.preprocess)
     monkeypatch.setattr(preprocess, "collate", advancing(clock, 30.0, preprocess.collate))
-    assert module._one_batch(found, options)[:3] == tuple(pytest.approx(each / 16) for each in (140, 40, 30))
+    row = module._one_batch(found, options)
+    assert (row.seconds, row.forward_seconds, row.reading_seconds) == pytest.approx((140 / 16, 40 / 16, 30 / 16))
 
 
 def test_each_part_of_a_head_takes_the_rate_of_its_product(tmp_path, still, monkeypatch):

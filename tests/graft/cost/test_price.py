@@ -18,7 +18,7 @@ from regraft.graft.cost.counts import (
     paper_search_flops,
     paper_stored_words,
 )
-from regraft.graft.cost.pricing import row_seconds
+from regraft.graft.cost.row import RowCost
 from regraft.heads.selection.packing import head_bytes, stored_bytes
 
 # Head2Toe, Table 3 with the steps of Table 2: F, N, C, steps, FLOPs / fine-tuning, size / fine-tuning, size / linear
@@ -139,7 +139,7 @@ def test_a_head_by_hand():
 
 
 def test_alternatives_by_hand():
-    work = Workload(2000, 1600, 4, 5, 1, 1e6, 0.01, 0.004, 500_000, 64, {"512": 9000, "2048": 30_000})
+    work = Workload(2000, 1600, 4, 5, 1, RowCost(0.02, 0.01, 0.004, 10**6), 500_000, 64, {"512": 9000, "2048": 30_000})
     probe, whole, tuned = alternatives(work)
     assert [row["name"] for row in (probe, whole, tuned)] == ["probe", "all-layers", "finetune"]
     assert probe["backbone_flops"] == whole["backbone_flops"] == 2e9
@@ -153,12 +153,12 @@ def test_alternatives_by_hand():
 
 
 def test_other_layers_are_not_priced_where_they_are_not_known():
-    work = Workload(100, 80, 2, 5, 1, 1e6, 0.01, 0.0, 1000, 8, {"None": 8})
+    work = Workload(100, 80, 2, 5, 1, RowCost(0.02, 0.01, 0.0, 10**6), 1000, 8, {"None": 8})
     assert [row["name"] for row in alternatives(work)] == ["probe", "finetune"]
 
 
 def test_an_unknown_pace_gives_no_seconds():
-    rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 0.0, 1000, 8, {"512": 90}))
+    rows = alternatives(Workload(100, 80, 2, 5, 1, RowCost(0.0, 0.0, 0.0, 10**6), 1000, 8, {"512": 90}))
     assert [row["seconds"] for row in rows] == [None] * 3
 
 
@@ -176,6 +176,13 @@ def test_a_streamed_head_is_that_of_a_draw_and_its_passes_by_hand():
 def test_the_pace_of_two_passes_is_that_of_all_their_rows():
     """10 s of 100 rows and 15 s of 300; a pass that does not know its own says nothing."""
     passes = [(100, 0.1), (300, 0.05), (50, 0.0)]
-    stores = [SimpleNamespace(rows=rows, seconds_per_row=pace) for rows, pace in passes]
-    assert row_seconds(stores) == pytest.approx(25 / 400)
-    assert row_seconds(stores[2:]) == 0.0
+    names = ("seconds_per_row", "forward_seconds_per_row", "reading_seconds_per_row")
+    stores = [
+        SimpleNamespace(rows=rows, flops_per_row=rows, **dict(zip(names, (pace, pace / 2, pace / 5))))
+        for rows, pace in passes
+    ]
+    row = RowCost.of(stores)
+    assert (row.seconds, row.forward_seconds, row.reading_seconds) == pytest.approx((25 / 400, 25 / 800, 25 / 2000))
+    assert row.flops == 300
+    assert RowCost.of(stores[2:]) == RowCost(0.0, 0.0, 0.0, 50)
+    assert RowCost.of([]) == RowCost(0.0, 0.0, 0.0, 0)

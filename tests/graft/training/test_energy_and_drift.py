@@ -136,6 +136,21 @@ def test_heads_serve_their_own_backbone_best(runs):
         head_exchange(models, digits((0, 1, 3)))
 
 
+def test_a_hidden_layer_under_a_head_stays_with_its_backbone(source):
+    network, wanted, downstream, rows, features = source
+    task = Task(downstream.target, None, "accuracy")
+    heads = probing_heads(network, wanted, Dense(features), rows.labels, task, Probe(lr=1e-2, hidden=5), (4, 64))
+    short = replace(SLOW, epochs=4)
+    models = [finetune(heads.by_tau[tau], downstream, short, rows=rows).adapted for tau in (4, 64)]
+    matrix = head_exchange(models, downstream, metric="nll")
+    for of, head in enumerate(models):
+        for on, backbone in enumerate(models):
+            swapped = replace(backbone, readout=replace(head.readout, temperature=backbone.readout.temperature))
+            likely = swapped.predict_proba(downstream).probabilities[np.arange(240), downstream.target.values]
+            assert float(matrix[of, on]) == pytest.approx(-np.log(likely).mean(), rel=1e-5)
+    assert len(matrix.unique()) == 4
+
+
 def test_the_drift_is_bounded_by_the_energy(runs):
     """Proposition 1: E‖z_T − z₀‖ ≤ c · AIE. The ratio c stays of one size while the energy falls."""
     energy, distance = np.array(column(runs, "energy", "mean")), np.array(column(runs, "drift", "distance"))

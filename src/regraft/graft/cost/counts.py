@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from regraft.graft.cost.row import RowCost
 from regraft.heads import FRACTIONS
 from regraft.heads.drawn import DRAWN, ENOUGH
 from regraft.heads.held import HELD_BYTES
@@ -208,9 +209,7 @@ class Workload:
         outputs: C.
         folds: inner folds.
         solves: how often the protocol chooses a head: once, or once more for every outer fold.
-        forward: FLOPs of one row's forward pass.
-        forward_seconds: of reading one row and its forward pass, as measured; 0 where they are not known.
-        reading_seconds: of them those of reading it.
+        row: what one of them costs, as measured.
         parameters: of the backbone below its own head, which gives way to the task's.
         embedding: features of its last layer.
         widths: features of all layers, by target size.
@@ -221,9 +220,7 @@ class Workload:
     outputs: int
     folds: int
     solves: int
-    forward: float
-    forward_seconds: float
-    reading_seconds: float
+    row: RowCost
     parameters: int
     embedding: int
     widths: dict[str, int]
@@ -241,20 +238,21 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
         and ``head_flops``; ``seconds`` of reading every row once and of the backbone, at the pace of this
         run's pass without what it pooled and wrote (None where that is not known); ``stored_bytes``.
     """
-    pace = work.forward_seconds or None
+    row = work.row
+    pace = row.forward_seconds or None
 
     def frozen(name: str, features: int) -> dict[str, Any]:
         return {
             "name": name,
             "passes": 1.0,
-            "backbone_flops": work.forward * work.rows,
+            "backbone_flops": row.flops * work.rows,
             "head_flops": head_flops(work.solve_rows, features, work.outputs, folds=work.folds, solves=2 * work.solves),
             "seconds": None if pace is None else pace * work.rows,
             "stored_bytes": head_bytes(features, work.outputs),
         }
 
     trained = FINETUNE_STEPS * FINETUNE_BATCH
-    read, passed = work.reading_seconds * work.rows, 3 * (work.forward_seconds - work.reading_seconds) * trained
+    read, passed = row.reading_seconds * work.rows, 3 * (row.forward_seconds - row.reading_seconds) * trained
     narrow = min(work.widths.values())
     whole = [frozen("all-layers", narrow)] if narrow > work.embedding else []
     return [
@@ -263,7 +261,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
         {
             "name": "finetune",
             "passes": trained / max(1, work.rows),
-            "backbone_flops": finetune_flops(work.forward, FINETUNE_STEPS, FINETUNE_BATCH),
+            "backbone_flops": finetune_flops(row.flops, FINETUNE_STEPS, FINETUNE_BATCH),
             "head_flops": 0.0,
             "seconds": None if pace is None else read + passed,
             "stored_bytes": 4 * work.parameters + head_bytes(work.embedding, work.outputs),

@@ -14,17 +14,15 @@ from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.cost.pricing import (
-    forward_seconds,
     head_shape,
     head_work,
     own_work,
     price_figure,
-    reading_seconds,
     refitted,
-    row_seconds,
     spent,
     workload,
 )
+from regraft.graft.cost.row import RowCost
 from regraft.graft.cost.training import changed_bytes, training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
@@ -56,20 +54,18 @@ def estimate(ready: Prepared, options: Options) -> Record:
     todo = [part for part, store in zip(ready.parts, stores) if store is None]
     ahead = [left(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
     rows = sum(ahead)
-    there = [] if todo else [store for store in stores if store is not None]
-    seconds_per_row, forward, reading = row_seconds(there), forward_seconds(there), reading_seconds(there)
-    flops_per_row = max((store.flops_per_row for store in there), default=0)
-    if not seconds_per_row:
-        seconds_per_row, forward, reading, flops_per_row = _one_batch(ready, options)
+    row = RowCost.of([] if todo else [store for store in stores if store is not None])
+    if not row.seconds:
+        row = _one_batch(ready, options)
     width, outputs = ready.plan.width, ready.manifest.labels.outputs
     sweep = Cost(
         "sweep",
-        rows * seconds_per_row,
+        rows * row.seconds,
         backbone_passes=rows / len(ready.manifest),
-        flops=rows * flops_per_row,
+        flops=rows * row.flops,
         reused=not todo,
     )
-    work = workload(ready, options, flops_per_row, forward, reading)
+    work = workload(ready, options, row)
     own = own_work(ready, work)
     solve = Cost("solve", _solve_seconds(ready, own) if own.solves else 0.0)
     train = training_cost(ready, options)
@@ -77,14 +73,14 @@ def estimate(ready: Prepared, options: Options) -> Record:
     # a pass that goes on where another stopped keeps nothing of the rows before, and derivatives take all of the part's
     begun = sum(len(part) for part, count in zip(ready.parts, ahead) if count < len(part))
     apart = 1.0 if ready.network.preprocess.ragged else begun / len(ready.manifest)
-    solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row), apart)
+    solve, more = with_cost(solve, ready, options, work.solves, row, apart)
     stored = _most_bytes(ready, work.widths, outputs) + more
     if train:
         stored += changed_bytes(ready)
     if (refit := refitted(ready, work)) is not None:
         seen = refit[1].solves * len(ready.fit)
-        seconds = seen * seconds_per_row + _solve_seconds(*refit)
-        train += (Cost("refit", seconds, backbone_passes=seen / len(ready.manifest), flops=seen * flops_per_row),)
+        seconds = seen * row.seconds + _solve_seconds(*refit)
+        train += (Cost("refit", seconds, backbone_passes=seen / len(ready.manifest), flops=seen * row.flops),)
         stored += _most_bytes(refit[0], refit[1].widths, outputs)
     costs = (sweep, *train, *((solve,) if own.solves else ()))
     return Record(
@@ -114,9 +110,8 @@ def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 
 
-def _one_batch(ready: Prepared, options: Options) -> tuple[float, float, float, int]:
-    """(seconds, seconds, seconds, FLOPs) per row of decoding, preprocessing, one forward pass with the taps, and
-    keeping their values; the second without pooling and keeping, the third of decoding and preprocessing alone."""
+def _one_batch(ready: Prepared, options: Options) -> RowCost:
+    """Of a batch that is read and passed now; what writing would take is that of keeping its values in memory."""
     preprocess, inputs = ready.network.preprocess, ready.fit.inputs
     cut = by_length(preprocess, inputs, range(len(ready.fit)), options.batch_size)
     middle = [cut[(len(cut) - 1) // 2]]  # of ragged rows one of middling length; the last may hold a row alone
@@ -134,7 +129,7 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, float, float, 
         with keeping.running():  # a shard's copy and its digest, which is most of writing it; nothing is written here
             hashlib.sha256(save(kept))
     took = time.perf_counter() - began
-    return took / rows, (took - keeping.seconds) / rows, read / rows, counter.total // rows
+    return RowCost(took / rows, (took - keeping.seconds) / rows, read / rows, counter.total // rows)
 
 
 def _solve_seconds(ready: Prepared, work: Workload) -> float:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from regraft.features import Tangent, ntk
+from regraft.graft.cost.row import RowCost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.heads.convex.minibatch import ADAM, SGD
@@ -23,7 +24,7 @@ _STEPS = 5  # of Newton's method in the span of the rows
 
 
 def with_gradient_cost(
-    solve: Cost, ready: Prepared, options: Options, solves: int, row: tuple[float, int], apart: float
+    solve: Cost, ready: Prepared, options: Options, solves: int, row: RowCost, apart: float
 ) -> tuple[Cost, int]:
     """The cost of solving, and bytes of the artifact, with those of gradient features: of another recipe, as they are.
 
@@ -42,7 +43,7 @@ def with_gradient_cost(
         ready: rows, backbone, recipe.
         options: batch size and folds.
         solves: how often the protocol chooses a head.
-        row: seconds and FLOPs of one row's forward pass.
+        row: what one costs in a pass of the network.
         apart: share of the rows whose pass does not keep what lies below θ₂ along with the features, so that another
             does.
 
@@ -71,10 +72,10 @@ def with_gradient_cost(
         each, kernels = _kernel(tangent, columns, len(ready.fit), classes)
         passed, beside = 4.0 * solves * len(ready.fit), heads * each + fits * _STEPS * _solved(len(ready.fit) * columns)
     passes = apart + few * len(ready.fit) / n
-    seconds = solve.seconds + passes * n * row[0] + passed * product + beside
+    seconds = solve.seconds + passes * n * row.seconds + passed * product + beside
     head = columns * tangent.n_outputs
     products = passed * sum(tangent.product_flops) / 2 + heads * kernels
-    cost = replace(solve, seconds=seconds, backbone_passes=passes, flops=round(passes * n * row[1] + products))
+    cost = replace(solve, seconds=seconds, backbone_passes=passes, flops=round(passes * n * row.flops + products))
     return cost, 4 * (tangent.n_coefficients + head)
 
 

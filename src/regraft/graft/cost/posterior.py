@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from regraft.features import Tangent, ntk_within_rows
+from regraft.graft.cost.row import RowCost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.record import Cost
@@ -19,7 +20,7 @@ _KERNELS, _PROBE = 3, 256
 
 
 def with_posterior_cost(
-    solve: Cost, ready: Prepared, options: Options, solves: int, row: tuple[float, int], apart: float
+    solve: Cost, ready: Prepared, options: Options, solves: int, row: RowCost, apart: float
 ) -> tuple[Cost, int]:
     """The cost of solving, and bytes of the artifact, with those of the kernels and their eigenpairs.
 
@@ -34,7 +35,7 @@ def with_posterior_cost(
         ready: rows, backbone, recipe.
         options: batch size and folds.
         solves: how often the protocol chooses a head.
-        row: seconds and FLOPs of one row's forward pass.
+        row: what one costs in a pass of the network.
         apart: share of the rows whose pass keeps nothing but the features.
 
     Raises:
@@ -64,8 +65,8 @@ def with_posterior_cost(
     rows = solves * (_KERNELS * ready.folds(options) * m + (_KERNELS + 1 + bool(sums)) * n)
     whole = apart * len(ready.manifest) if kept else rows
     decomposed = solves * ((len(keep.ratios) + 1) * ready.folds(options) + 1 + bool(sums))
-    total = rows * seconds + kept * whole * row[0] + decomposed * eigen
+    total = rows * seconds + kept * whole * row.seconds + decomposed * eigen
     stored = 4 * outputs * parameters + 4 * (1 + rank) * ((sums or parameters) + ready.plan.width)
-    passes, spent = whole / len(ready.manifest), round(rows * flops + kept * whole * row[1])
+    passes, spent = whole / len(ready.manifest), round(rows * flops + kept * whole * row.flops)
     cost = replace(solve, seconds=solve.seconds + total, backbone_passes=passes, flops=spent)
     return cost, stored

@@ -20,6 +20,7 @@ from regraft.graft.cost.counts import (
     head_flops,
     paper_search_flops,
 )
+from regraft.graft.cost.row import RowCost
 from regraft.graft.dense.problem import LIMIT
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
@@ -31,16 +32,13 @@ from regraft.record import Cost, Ledger
 __all__ = [
     "below_head",
     "finals",
-    "forward_seconds",
     "head_shape",
     "head_work",
     "kept_bytes",
     "own_work",
     "price_figure",
     "price_of_run",
-    "reading_seconds",
     "refitted",
-    "row_seconds",
     "solves",
     "spent",
     "workload",
@@ -99,11 +97,8 @@ def below_head(network: Network, tensors: Mapping[str, Tensor]) -> list[Tensor]:
     return [tensor for name, tensor in tensors.items() if own is None or not name.startswith(own)]
 
 
-def workload(
-    ready: Prepared, options: Options, forward: float, forward_seconds: float, reading_seconds: float
-) -> Workload:
-    """What the costs of this task are counted from, given FLOPs of one row's forward pass, seconds of reading it and of
-    the pass, and of reading it alone."""
+def workload(ready: Prepared, options: Options, row: RowCost) -> Workload:
+    """What the costs of this task are counted from, given those of one row."""
     last = plan(ready.network, [Taps(("embedding",), (None,))])
     return Workload(
         rows=len(ready.manifest),
@@ -111,9 +106,7 @@ def workload(
         outputs=ready.manifest.labels.outputs,
         folds=ready.folds(options),
         solves=solves(ready, options),
-        forward=forward,
-        forward_seconds=forward_seconds,
-        reading_seconds=reading_seconds,
+        row=row,
         parameters=sum(t.numel() for t in below_head(ready.network, ready.network.params)),
         embedding=last.width,
         widths=_widths(ready),
@@ -202,7 +195,7 @@ def price_figure(ready: Prepared, work: Workload, own: Mapping[str, Any]) -> dic
         "rows": rows,
         "head": head,
         "finetune": {"steps": FINETUNE_STEPS, "batch": FINETUNE_BATCH},
-        "forward_flops": work.forward,
+        "forward_flops": work.row.flops,
     }
     if ready.recipe.select is not None:
         widths = list(work.widths.values())
@@ -214,31 +207,8 @@ def price_of_run(
     ready: Prepared, stores: tuple[Store, Store | None], adapted: Adapted, options: Options, ledger: Ledger
 ) -> dict[str, Any]:
     """:func:`price_figure` of a run whose stages the ledger has metered."""
-    swept = [store for store in stores if store is not None]
-    forward = max(store.flops_per_row for store in swept)
-    work = workload(ready, options, forward, forward_seconds(swept), reading_seconds(swept))
+    work = workload(ready, options, RowCost.of([store for store in stores if store is not None]))
     return price_figure(ready, work, spent(ledger.costs, kept_bytes(adapted)))
-
-
-def row_seconds(stores: Sequence[Store]) -> float:
-    """Wall seconds of one row's pass when the stores were filled; 0 where none of them knows."""
-    return _mean([(store.rows, store.seconds_per_row) for store in stores])
-
-
-def forward_seconds(stores: Sequence[Store]) -> float:
-    """The same without pooling and writing its features."""
-    return _mean([(store.rows, store.forward_seconds_per_row) for store in stores])
-
-
-def reading_seconds(stores: Sequence[Store]) -> float:
-    """Of these, those of reading the row."""
-    return _mean([(store.rows, store.reading_seconds_per_row) for store in stores])
-
-
-def _mean(paces: Sequence[tuple[int, float]]) -> float:
-    known = [(rows, pace) for rows, pace in paces if pace > 0]
-    total = sum(rows for rows, _ in known)
-    return sum(rows * pace for rows, pace in known) / total if total else 0.0
 
 
 def spent(costs: Sequence[Cost], stored_bytes: int) -> dict[str, Any]:
