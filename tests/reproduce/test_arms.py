@@ -115,6 +115,8 @@ def test_values_say_where_they_were_measured(bench, tmp_path):
     bench.measure(arm, "C", "leaf", 0)
     bench.measure(arm, "C", "leaf", 1)
     assert bench.context.measured_on == {"cpu", "cuda"}
+    took = [json.loads(path.read_text())["wall_s"] for path in (tmp_path / "reproduce/arms/count").glob("*.json")]
+    assert sorted(bench.context.arm_seconds.values()) == sorted(took)  # of each once, however often it was read
 
 
 def test_arms_can_be_carried_to_another_machine(bench, tmp_path):

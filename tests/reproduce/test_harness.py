@@ -78,6 +78,7 @@ def test_rows_run_where_they_are_told_and_say_where_they_were_measured(tmp_path,
         given.append(context.device)
         arms.append(context.arms)
         context.measured_on.add(context.device)
+        context.arm_seconds[context.device] = 2.5
         return row.run(context)
 
     page = (replace(row, run=run), replace(row, id="other"))
@@ -88,6 +89,7 @@ def test_rows_run_where_they_are_told_and_say_where_they_were_measured(tmp_path,
     assert arms == [None, None, tmp_path / "arms"]
     kept = [json.loads((tmp_path / "000" / f"{name}.mini.json").read_text()) for name in ("good", "other")]
     assert [file["measured_on"] for file in kept] == [["cuda:0"], []]  # each row its own
+    assert [file["arm_seconds"] for file in kept] == [2.5, 0]
 
 
 def test_the_report_shows_paper_beside_ours(tmp_path):
@@ -262,8 +264,16 @@ def test_gates_can_be_left_out_or_named_alone(tmp_path):
     page = (_measured(_row("good", needs=("V1a",)), 80),)
     gates = {"V1a": _gate("V1a", 10.0), "V2": _gate("V2", 50.0)}
     assert _go(page, tmp_path, gates=gates, data=tmp_path).counts["fail"] == 1
+    fresh = tmp_path / "fresh"
+    for output, status in ((fresh, "pass"), (tmp_path, "fail")):  # a gate that was closed stays so until it opens
+        report = reproduce((), data=tmp_path, output=output, gates=False, page=page, known_gates=gates)
+        assert (report.gates, report.counts[status]) == ((), 1)
+        assert [len(arm) for arm in load_result(result_path(output, page[0], "mini"))[0].arms.values()] == [1, 1]
+    _go(page, tmp_path, gates={**gates, "V1a": _gate("V1a", 50.0)}, data=tmp_path)
     report = reproduce((), data=tmp_path, output=tmp_path, gates=False, page=page, known_gates=gates)
-    assert (report.gates, report.counts["pass"]) == ((), 1)
+    assert report.counts["pass"] == 1
+    (gate,) = load_result(result_path(tmp_path, page[0], "mini"))[0].gates
+    assert (gate.name, gate.status, gate.figures) == ("V1a", "pass", {"top-1": 50.0})
     named = reproduce(["V2"], data=tmp_path, output=tmp_path, page=page, known_gates=gates)
     assert [gate.name for gate in named.gates] == ["V2"]
     assert named.rows == ()
@@ -290,7 +300,7 @@ def test_a_row_that_its_gate_fails_is_kept_as_failed(tmp_path):
         assert _go(page, tmp_path, ["other"]).counts == {"pass": 1, "fail": 1, "fragile-fail": 0, "not run": 0}
     kept = json.loads(path.read_text())
     assert [gate["figures"] for gate in kept["result"].pop("gates")] == [{"top-1": 53.0}]
-    assert measured["result"].pop("gates") == []
+    assert [gate["figures"] for gate in measured["result"].pop("gates")] == [{"top-1": 50.0}]
     assert (kept.pop("status"), measured.pop("status")) == ("fail", "pass")
     assert "V1a fail" in kept.pop("reason")
     assert measured.pop("reason") == ""

@@ -152,6 +152,16 @@ def test_stored_numbers_are_judged_as_their_files_say():
             }, name
 
 
+def test_clauses_that_hold_on_stored_numbers_fail_on_disturbed_ones():
+    held = 0
+    for name, (row, result, _) in STORED.items():
+        for clause in row.clauses if result.arms else ():
+            if clause.check(result).holds:
+                held += 1
+                assert not clause.check(clause.disturb(result)).holds, f"{name} {clause.letter}"
+    assert held > 100
+
+
 def _lost(value):
     return [_lost(each) for each in value] if isinstance(value, list) else None
 

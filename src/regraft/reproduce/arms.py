@@ -4,7 +4,8 @@ An :class:`Arm` is a function with a name and a version; a :class:`Bench` knows 
 and the cache, and measures an arm once. Its value lies under a key of everything that decides it: the arm's name,
 version and parameters, the fingerprints of the network, the rows and what else it reads, and the seed. So rows share
 features and arms, a run that was killed goes on where it stopped, and one row can be run alone. The device is no part
-of the key, for it changes a value by rounding alone; every value says which it was.
+of the key, for it changes a value by rounding alone, if by more where a training follows; every value says which it
+was.
 
 Arms lie in the cache, or in a folder that is named: a few kilobytes each, with which a row that takes days is measured
 on one machine after the other. Runs beside each other share the work: an arm is locked while it is measured, a source
@@ -240,7 +241,7 @@ class Bench:
         kept = read_json(path)
         if not isinstance(kept, dict) or not isinstance(kept.get("value"), dict) or not intact(kept):
             return None
-        self.context.measured_on.add(str(kept.get("device", "cpu")))
+        self._told_of(path, str(kept.get("device", "cpu")), float(kept.get("wall_s", 0.0)))
         return dict(kept["value"])
 
     def _measured(self, path: Path, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,8 +251,12 @@ class Bench:
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         about = {"arm": arm.name, "version": arm.version, **asdict(place), "device": self.context.device}
         write_json(path, sealed({**about, "parameters": dict(parameters), "value": value, **spent}))
-        self.context.measured_on.add(self.context.device)
+        self._told_of(path, self.context.device, spent["wall_s"])
         return value
+
+    def _told_of(self, path: Path, device: str, seconds: float) -> None:
+        self.context.measured_on.add(device)
+        self.context.arm_seconds[path.stem] = seconds
 
     def _key(self, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> str:
         asked = (arm.name, arm.version, place, canonical_json(dict(parameters)))

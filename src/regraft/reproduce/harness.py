@@ -55,7 +55,8 @@ def reproduce(
         scale: ``mini``, or ``full`` for the papers' own settings, where no clause is fragile.
         data: the data pack's folder.
         output: the folder that keeps the results, ``papers`` in the project.
-        gates: whether to try the gates.
+        gates: whether to try the gates; where not, what a row's file says of them stays, a closed one with its row's
+            failure.
         device: where the networks of arms run, ``auto``, ``cpu``, ``cuda`` or ``mps``; sources and gates stay on the
             processor. Where none is named it is ``cpu`` at scale mini and ``auto`` at scale full.
         arms: the folder that measured arms are read from and written to; in the cache if ``None``.
@@ -83,7 +84,8 @@ def reproduce(
         if progress:
             progress("rows", number, len(chosen))
         own, within = (partial(progress, row.id), partial(_told_within, progress, row.id)) if progress else (None, None)
-        reports.append(_one(row, replace(context, progress=own, within=within, measured_on=set()), output, tried))
+        apart = replace(context, progress=own, within=within, measured_on=set(), arm_seconds={})
+        reports.append(_one(row, apart, output, tried, known_gates))
     if progress and chosen:
         progress("rows", len(chosen), len(chosen))
     fresh = {report.row.id: report.judgement.status for report in reports}
@@ -132,7 +134,9 @@ def _tried(gate: Gate, context: GateContext) -> GateReport:
         return GateReport(gate.name, "not run", gate.needed, {}, str(error))
 
 
-def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateReport]) -> RowReport:
+def _one(
+    row: Row, context: Context, output: Path, tried: Mapping[str, GateReport], known: Mapping[str, Gate]
+) -> RowReport:
     if row.run is None:
         return RowReport(row, Judgement("not run", reason=UNMEASURED))
     needs = row.needs_at(context.scale)
@@ -148,6 +152,10 @@ def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateRepor
         return RowReport(row, Judgement("not run", reason=str(error)))
     seconds = time.perf_counter() - began
     path = result_path(output, row, context.scale)
+    stands = [name for name in needs if name in known]
+    gates = {gate.name: gate for gate in _gates_kept(path) if gate.name in stands}
+    gates |= {name: tried[name] for name in stands if name in tried}
+    result = replace(result, gates=(*gates.values(), *result.gates))
     # before they are judged, for some took hours
     write_json(path, _file(row, result, Judgement("not run", reason="not judged"), context, seconds))
     judgement = _judged(row, result, context.scale)
@@ -181,6 +189,14 @@ def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Pat
     return RowReport(row, judgement, path=path)
 
 
+def _gates_kept(path: Path) -> Sequence[GateReport]:
+    """What a stored row says of its gates."""
+    try:
+        return load_result(path)[0].gates
+    except RecipeError:
+        return ()
+
+
 def _measured_before(path: Path) -> Result | None:
     try:
         result, _ = load_result(path)
@@ -209,6 +225,7 @@ def _file(row: Row, result: Result, judgement: Judgement, context: Context, seco
         "environment": environment(),
         "measured_on": sorted(context.measured_on),
         "wall_seconds": seconds,
+        "arm_seconds": sum(context.arm_seconds.values()),
     }
 
 
@@ -218,7 +235,7 @@ def _verdict(judgement: Judgement) -> dict[str, Any]:
 
 
 def load_result(path: Path) -> tuple[Result, float]:
-    """The numbers of a stored row and the seconds that they took.
+    """The numbers of a stored row and the seconds that the run took which put them together.
 
     Raises:
         RecipeError: the file is no result of this schema.

@@ -26,7 +26,8 @@ class RowReport:
     Attributes:
         row: the row.
         judgement: its status and its clauses' outcomes.
-        seconds: wall time of the measurement; 0 where nothing was measured.
+        seconds: wall time of this run of the row, without what arms took that were found measured; 0 where it did not
+            run.
         path: the JSON file with the numbers, if there is one.
     """
 

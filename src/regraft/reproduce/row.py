@@ -57,6 +57,7 @@ class Context:
         device: where networks run that a bench gives out.
         arms: where measured arms are kept, by name; in the cache if ``None``.
         measured_on: devices that the run's arms were measured on, by torch's names; a bench adds to them.
+        arm_seconds: wall seconds that each of these arms took when it was measured, by its key; a bench adds to them.
     """
 
     data: Path
@@ -68,6 +69,7 @@ class Context:
     device: str = "cpu"
     arms: Path | None = None
     measured_on: set[str] = field(default_factory=set, compare=False)
+    arm_seconds: dict[str, float] = field(default_factory=dict, compare=False)
 
     def first(self, seeds: int) -> Context:
         """The same with so many of its seeds."""

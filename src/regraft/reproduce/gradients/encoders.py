@@ -166,7 +166,7 @@ MEASURED: dict[str, Measured] = {
     "gf-table4-sup": Measured(
         _run_supervised,
         {"a": _over("full", "act"), "b": _over("full", "grad", 0.0), "c": _over("full", "FT")},
-        {"a": mirror([("full", "act")]), "b": mirror([("full", "act")]), "c": mirror([("full", "FT")])},
+        {"a": mirror([("full", "act")]), "b": mirror([("full", "grad")]), "c": mirror([("full", "FT")])},
         {"b": 0.22, "c": 1.9},
     ),
     "gf-gap": Measured(

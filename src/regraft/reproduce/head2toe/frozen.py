@@ -167,6 +167,6 @@ def _h2t(
     return search_value(sample, taps, fraction=fraction, forms=forms)
 
 
-LINEAR = Arm("linear", 1, _linear)
-ALL_L2 = Arm("all-l2", 1, _all_l2)
-H2T = Arm("head2toe", 3, _h2t)
+LINEAR = Arm("linear", 2, _linear)
+ALL_L2 = Arm("all-l2", 2, _all_l2)
+H2T = Arm("head2toe", 4, _h2t)

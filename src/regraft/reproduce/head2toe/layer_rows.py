@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,9 +97,17 @@ def _by_layer(result: Result) -> np.ndarray:
 
 
 def _every_layer(result: Result) -> Outcome:
-    affinity, gain = result.arm("affinity").mean(1), _layers(result).mean(1)
-    rho = [spearman(affinity, gain[:, k]) for k in range(gain.shape[1])]
-    return bound(rho, at_most=0.2, statistic="max", what="largest ρ(affinity, gain) of a layer")
+    """Each layer by the word, its bound included; shown is the one that is furthest from it."""
+    affinity, gain = result.arm("affinity"), _layers(result)
+    each = [
+        rank_correlation(affinity, gain[:, :, k], 0.2, side="<=", names=("affinity", "gain of a layer"))
+        for k in range(gain.shape[2])
+    ]
+    if any(math.isnan(outcome.estimate) for outcome in each):
+        return Outcome.unmeasurable(each[0].needed, "a layer's points", each[0].side)
+    worst = max(each, key=lambda outcome: (not outcome.holds, outcome.high))
+    held = sum(outcome.holds for outcome in each)
+    return replace(worst, sentence=f"{held} of {len(each)} layers; the worst: {worst.sentence}")
 
 
 def _late_below_early(result: Result) -> Outcome:

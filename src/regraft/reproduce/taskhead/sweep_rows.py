@@ -205,8 +205,7 @@ def _weak_gains_little(result: Result) -> Outcome:
     return at_least(result.arm("HP200", names), result.arm("lsHP200", names), 0.5, names=("HP200", "lsHP200, weak"))
 
 
-_END = f"HP{LONGEST}"
-_SWAPPED: Mapping[str, Any] = {"a": swap("HPτ*", "HP0"), "b": swap("HPτ*", _END)}
+_SWAPPED: Mapping[str, Any] = {"a": swap("HPτ*", "HP0"), "b": swap("HPτ*", "HP0")}
 MEASURED: dict[str, Measured] = {
     "th-fig1-4": Measured(
         lambda context: fig1_4(bench_of(context, TARGETS)),
