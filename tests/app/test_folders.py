@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.app.photos import MODEL, Small, folder
+from tests.app.photos import MODEL, Small, folder, table
 
 from regraft.app.folders import check_predictions, check_verb
 from regraft.errors import DataError
@@ -53,7 +54,7 @@ def test_a_run_on_other_data_of_another_backbone_or_by_another_method_is_refused
     ):
         code, out, err = regraft("adapt", *command)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{run} holds another run; expected none, or one on the same data and classes" in err
+        assert f"{run} holds another run; expected none, or one on the same data and labels" in err
         assert f"got probe on photos: {words}. To mend it: choose another place with --output" in err
     assert contents(run) == before
     assert regraft("demo", "-o", run)[0] == 2
@@ -68,6 +69,22 @@ def test_data_of_one_name_do_not_replace_each_other_without_an_output_either(reg
     code, _, err = regraft("adapt", other, *MODEL, "--method", "probe")
     assert code == 2
     assert "runs/photos-fashion-resnet-probe holds another run" in err
+    same = folder(tmp_path / "same" / "photos", per_class=8, first=500)  # classes of the same names, other pictures
+    code, _, err = regraft("adapt", same, *MODEL, "--method", "probe")
+    assert (code, "got probe on photos: other data" in err) == (2, True)
+    shutil.copy(photos / "colour0" / "00.png", same / "colour0" / "more.png")  # labels are added
+    assert regraft("adapt", same, *MODEL, "--method", "probe")[0] == 0
+
+
+def test_runs_for_other_label_columns_do_not_replace_each_other(regraft, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pictures = enumerate(sorted(photos.rglob("*.png")))
+    rows = [f"{path},{'yes' if i % 2 else 'no'},{'yes' if i % 3 else 'no'}" for i, path in pictures]
+    data = table(tmp_path / "patients.csv", "path,diabetes,stroke", rows)
+    assert regraft("adapt", data, *MODEL, "--method", "probe", "--label", "diabetes")[0] == 0
+    code, _, err = regraft("adapt", data, *MODEL, "--method", "probe", "--label", "stroke")
+    assert (code, "got probe on patients: another label" in err) == (2, True)
+    assert regraft("adapt", data, *MODEL, "--method", "probe", "--label", "diabetes")[0] == 0
 
 
 def test_a_run_is_replaced_by_no_other_verb(regraft, photos, tmp_path, monkeypatch):

@@ -297,6 +297,9 @@ def report(
         check_page(output)
         check_folder(output.parent)
     records = [Record.load(run / "record.json") for run in runs]
+    for run, record in zip(runs, records):
+        if record.verb == "pretrain":
+            raise DataError(f"{run} has no report", expected="what adapt, diagnose or rank left", got="a pretraining")
     chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})
     differences, apart = paired(runs) if len(runs) > 1 else ([], [])
     written = [write(record, output or run / "report.html") for run, record in zip(runs, records)]

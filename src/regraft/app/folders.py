@@ -100,10 +100,10 @@ def _check_files(folder: Path, unfinished: Collection[str] = ()) -> None:
 
 
 def check_run(output: Path | None, ready: Prepared) -> None:
-    """Refuse, before the pass, a folder with a run on other data, of another backbone or by another method, which would
-    be lost. Weights that are drawn from the seed make no other backbone, and more or fewer rows of one name with the
-    same classes no other data: labels are added, and runs made again."""
-    from regraft.graft.recording import short_name
+    """Refuse, before the pass, a folder with a run on other data or for other labels, of another backbone or by another
+    method, which would be lost: see :func:`regraft.record.folder.unlike`."""
+    from regraft.graft.recording import data_of, short_name
+    from regraft.graft.seen import marks
 
     folder = output or Path("runs") / _slug(ready.manifest.name, short_name(ready.network), ready.recipe.name)
     check_folder(folder)
@@ -114,7 +114,7 @@ def check_run(output: Path | None, ready: Prepared) -> None:
     target = ready.manifest.target
     found = unlike(
         there,
-        name=ready.manifest.name,
+        data={**data_of(ready), "seen": marks(ready.manifest)},
         classes=None if target is None else list(target.classes),
         model={"path": ready.network.name, "fingerprint": ready.network.fingerprint},
         drawn=ready.origin is not None,

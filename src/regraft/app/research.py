@@ -113,7 +113,8 @@ def _pretrain(
             progress=lambda step, total, _: bars("train", step, total), **options,
         )  # fmt: skip
     if as_json:
-        show_json(summary(record))
+        paths = {"run": str(output), "artifact": str(output / "model.safetensors")}
+        show_json(summary(replace(record, paths=paths)))
         return
     _tell(record, output)
 

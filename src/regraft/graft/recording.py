@@ -68,6 +68,7 @@ def data_of(ready: Prepared) -> dict[str, Any]:
         "fingerprint": ready.manifest.fingerprint,
         "modality": ready.manifest.inputs.modality,
         "grouped": ready.manifest.groups is not None,
+        "labels": list(ready.manifest.roles.get("label", ())),
     }
 
 

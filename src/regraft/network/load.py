@@ -81,7 +81,9 @@ def _dispatch(
     name: str, file: str | None, revision: str | None, head: bool, seed: int | None, allow_code: bool
 ) -> Network:
     if file is not None and not _IMPORT.fullmatch(name):
-        raise ModelError("weights belong to package.module:callable", got=f"the model {name}")
+        raise ModelError(
+            "weights belong to package.module:callable", got=f"the model {name}", do="leave the weights out"
+        )
     folder = Path(os.path.expanduser(name))
     if os.path.isfile(folder / "config.json"):  # a model of one's own, whatever its folder is called
         return _folder(os.path.expanduser(name), folder, head, seed)

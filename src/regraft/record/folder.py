@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regraft.errors import ArtifactError, DataError, MissingPathError
+from regraft.record.marks import unpacked
 from regraft.record.record import Record
 
 __all__ = [
@@ -99,8 +100,9 @@ def record_in(folder: Path) -> Record | None:
 def check_replaced(folder: Path, record: Record, also: Sequence[str] = ()) -> None:
     """Refuse a folder in which a run's files would replace those of another run, or files that are no run's.
 
-    A run on data of one name with the same classes, of the same backbone and by the same method is made again: weights
-    that are drawn from the seed make no other backbone. ``also`` are names beside :data:`RUN_FILES` that are written.
+    A run on data of one name with the same classes and label columns that shares rows with it, of the same backbone and
+    by the same method is made again: weights that are drawn from the seed make no other backbone. ``also`` are names
+    beside :data:`RUN_FILES` that are written.
 
     Raises:
         DataError: what lies there is something else.
@@ -126,7 +128,7 @@ def check_same(folder: Path, there: Record, record: Record, do: str) -> None:
     """
     found = unlike(
         there,
-        name=record.data.get("name"),
+        data=record.data,
         classes=record.task.get("classes"),
         model=record.model,
         drawn=any(stage.get("stage") == "Reinitialise" for stage in record.task.get("recipe", ())),
@@ -135,16 +137,31 @@ def check_same(folder: Path, there: Record, record: Record, do: str) -> None:
     refuse(folder, there, found, do)
 
 
-def unlike(there: Record, *, name: Any, classes: Any, model: Mapping[str, Any], drawn: bool, method: str) -> list[str]:
-    """In what another run differs from one on data of this name with these classes, of the backbone with this
-    fingerprint, or this path where its weights are ``drawn``, by this method: in words."""
+def unlike(
+    there: Record, *, data: Mapping[str, Any], classes: Any, model: Mapping[str, Any], drawn: bool, method: str
+) -> list[str]:
+    """In what another run differs from one on these data with these classes, of the backbone with this fingerprint, or
+    this path where its weights are ``drawn``, by this method: in words.
+
+    ``data`` are a record's: ``name``, ``labels`` (the label columns) and ``seen`` (marks of the rows). More or fewer
+    rows are no other data, for labels are added and runs made again, but data that share no row are.
+    """
     known = "path" if drawn else "fingerprint"
     same = {
-        "other data": (there.data.get("name"), there.task.get("classes")) == (name, classes),
+        "other data": (there.data.get("name"), there.task.get("classes")) == (data.get("name"), classes)
+        and _share_rows(there.data, data),
+        "another label": there.data.get("labels", data.get("labels")) == data.get("labels"),
         "another backbone": there.model.get(known) == model.get(known),
         "another method": there.method == method,
     }
     return [what for what, kept in same.items() if not kept]
+
+
+def _share_rows(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether any row is in both; so it is where one does not say which it has."""
+    rows = [[unpacked(value) for value in dict(data.get("seen") or {}).values()] for data in (first, second)]
+    one, other = (frozenset[bytes]().union(*each) for each in rows)
+    return not one or not other or bool(one & other)
 
 
 def refuse(folder: Path, there: Record, found: Sequence[str], do: str) -> None:
@@ -156,7 +173,7 @@ def refuse(folder: Path, there: Record, found: Sequence[str], do: str) -> None:
     if found:
         raise DataError(
             f"{folder} holds another run",
-            expected="none, or one on the same data and classes, of the same backbone and by the same method",
+            expected="none, or one on the same data and labels, of the same backbone and by the same method",
             got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(found)}",
             do=do,
         )

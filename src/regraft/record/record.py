@@ -171,7 +171,7 @@ class Record:
             raise ArtifactError(
                 f"{name} cannot be read as a record",
                 got=f"{type(error).__name__}: {error}",
-                do="run `regraft adapt` again",
+                do="run the command that made it again",
             ) from error
 
     def save(self, path: Path) -> None:
@@ -195,7 +195,9 @@ class Record:
                 f"{path} is not there", do="name the run folder that `regraft adapt` printed"
             ) from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ArtifactError(f"{file} is no record", got=str(error), do="run `regraft adapt` again") from error
+            raise ArtifactError(
+                f"{file} is no record", got=str(error), do="run the command that made it again"
+            ) from error
         if not isinstance(value, dict):
             raise ArtifactError(f"{file} is no record", expected="a JSON object", got=type(value).__name__)
         if not intact(value):

@@ -221,6 +221,19 @@ def test_why_others_outdo_the_chosen_cell_is_said(metric, scores, other, said) -
     record = replace(record, task={**record.task, "metric": metric})
     assert said in selection.selection(record).grid.outcome
     assert said in render(record)
+    drawn = replace(record, figures={**record.figures, "selection": {**record.figures["selection"], "drawn": True}})
+    assert "tolerance" not in selection.selection(drawn).grid.outcome  # which had no say
+
+
+def test_scores_by_epoch_below_zero_are_no_percentages_and_ticks_differ() -> None:
+    epochs = [{"epoch": e, "steps": e, "loss": 1.0, "validation": v} for e, v in ((1, -0.0037), (2, -0.0041))]
+    run = {"name": "rate 0.1", "role": "final", "kept": True, "epochs": epochs, "score": -0.0041}
+    figure = {"metric": "r2", "runs": [run]}
+    view = training.training(replace(samples.minimal(), figures={"training": figure}))
+    assert "%" not in view.lead
+    assert "−0.0037" in plain(view.lead)
+    ticks = [tick.label for tick in view.graphs[0].ticks_y]
+    assert len(set(ticks)) == len(ticks) > 1
 
 
 def test_a_ring_marks_the_lean_cell_unless_it_is_the_chosen_one() -> None:

@@ -333,13 +333,13 @@ def test_what_is_no_unit_stands_before_its_number() -> None:
     assert shown("2/λ") == "2/λ = 0.041"
     assert shown("2 / λ") == "2 / λ = 0.041"
     assert shown("(1/√n) Σ ‖W − W⁰‖") == "(1/√n) Σ ‖W − W⁰‖ = 0.041"
-    assert shown("τ", 0.43, low=0.2, high=0.6) == "τ = 0.430 (0.200 to 0.600)"
+    assert shown("τ", 0.43, low=0.2, high=0.6) == "τ = 0.430 (95 % interval 0.200 to 0.600)"
     assert shown("R²") == "R² = 0.041"
     assert shown("×") == "0.041 ×"
     assert shown("pairs", 3) == "3 pairs"
     assert shown("per place", -0.2) == "−0.200 per place"
     assert shown("of the training rows", 1.0) == "100 % of the training rows"
-    assert shown("of the depth", 0.4, low=0.0, high=1.0) == "40.0 % of the depth (0 to 100)"
+    assert shown("of the depth", 0.4, low=0.0, high=1.0) == "40.0 % of the depth (95 % interval 0 to 100)"
 
 
 def test_passes_and_operations_are_called_those_of_the_features() -> None:

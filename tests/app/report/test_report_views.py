@@ -84,6 +84,13 @@ def test_metrics_that_take_several_labels_one_by_one_say_so(metric: str) -> None
     assert "label" not in measure(metric, kind="multiclass").meaning
 
 
+def test_what_a_metric_counts_is_said_by_kind():
+    assert "summed over the classes" in measure("brier", kind="multiclass").meaning
+    assert "summed" not in measure("brier", kind="binary").meaning
+    assert "pixels" in measure("miou", kind="segmentation").meaning
+    assert "pixels" not in measure("miou", kind="multiclass").meaning + measure("miou", kind="multilabel").meaning
+
+
 def test_verdict_without_a_score() -> None:
     assert sentence(only(None)) == "The probe head on b has no score in this run."
     assert sentence(samples.minimal()) == "The head has no score in this run."

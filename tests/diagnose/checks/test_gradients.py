@@ -20,7 +20,9 @@ def test_a_slope_has_the_interval_of_a_line_through_so_few_places() -> None:
     half = t.ppf(0.975, 3) * line.stderr
     assert (said.low, said.high) == (pytest.approx(line.slope - half), pytest.approx(line.slope + half))
     assert said.low < 0 < line.slope - 2 * line.stderr
-    assert said.severity == "info"  # the interval holds no slope at all
+    assert (said.severity, said.value) == ("info", None)  # the interval holds no slope at all
+    assert said.title.startswith("Whether the gradient grows or fades")
+    assert f"± {line.stderr:.2g} (95 % interval {said.low:.3g} to {said.high:.3g})" in said.detail
 
 
 class _Steep(nn.Module):
@@ -57,4 +59,9 @@ def test_advice_is_for_gradients_that_grow_on_their_way_down(slope: float, sever
     own = {"slope": {"value": slope, "error": 0.01}, "flow": [{"norm": 1.0}] * 7, "skipped": []}
     (said,) = _findings([own], True)
     assert (said.severity, bool(said.advice)) == (severity, severity == "advice")
-    assert ("grows" if slope < 0 else "fades") in said.title
+    assert f"the gradient {'grows' if slope < 0 else 'fades'}" in said.title
+    assert said.value == slope
+    few = {**own, "flow": own["flow"][:4]}
+    (unsaid,) = _findings([few], True)
+    assert (unsaid.value, unsaid.advice) == (None, "")
+    assert "is not told by 4 places" in unsaid.title

@@ -162,7 +162,7 @@ def _note(finding: Finding) -> Note:
         else:
             shown = body + (f"{words.NBSP}{unit}" if unit else "")
         spread = words.interval(low, high, "percent" if share else "decimal")
-        shown += f" ({spread})" if spread else ""
+        shown += f" (95{words.NBSP}% interval {spread})" if spread else ""
     return Note(
         code=read.text(finding.code),
         title=read.text(finding.title),
@@ -208,6 +208,7 @@ _LABELS = {
     "features": "Features computed a row",
     "flops": "Arithmetic of one row",
     "grouped": "In groups",
+    "labels": "Label columns",
     "path": "Path",
 }
 _HEX = re.compile(r"[0-9a-fA-F]{24,}")

@@ -78,7 +78,7 @@ _MEASURES = {
         "Mean IoU",
         "reaches a mean IoU of",
         form="percent",
-        meaning="intersection over union of true and predicted pixels, averaged over the classes",
+        meaning="intersection over union of a class's true and predicted rows, averaged over the classes",
     ),
     "r2": Measure(
         "R²",
@@ -137,6 +137,12 @@ _MEASURES = {
 
 _MEANT = {
     ("accuracy", "segmentation"): "share of pixels named right",
+    ("miou", "segmentation"): "intersection over union of true and predicted pixels, averaged over the classes",
+    ("miou", "multilabel"): "intersection over union of the rows with a label and those predicted to have it, averaged "
+    "over the labels",
+    ("brier", "multiclass"): "squared error of the probabilities, summed over the classes, averaged over the rows",
+    ("brier", "binary"): "squared error of the second class's probability, averaged over the rows",
+    ("brier", "multilabel"): "squared error of the probabilities, averaged over labels and rows",
     ("accuracy", "multilabel"): "share of labels named right",
     ("balanced-accuracy", "multilabel"): "recall of the rows with a label and of those without, averaged over both and "
     "over the labels",

@@ -120,7 +120,7 @@ def selection(record: Record) -> Selection | None:
         kpis=_kpis(figure, kept),
         rows=rows,
         most=words.percent(most),
-        grid=_grid(grid, shown) if grid else None,
+        grid=_grid(grid, shown, read.flag(figure.get("drawn"))) if grid else None,
         ranks=ranks(read.mapping(figure.get("ranks")), shown),
         firm=_firm(figure),
         reads=any(row.reads for row in rows),
@@ -246,8 +246,8 @@ def _best_cells(cells: Sequence[Mapping[str, Any]], sign: float) -> dict[str, li
     return {size: lines[size] for size in sorted(lines, key=lambda size: (len(size), size))}
 
 
-def _outcome(cells: Sequence[Mapping[str, Any]], sign: float) -> str:
-    """Why the chosen cell is the highest, or is not."""
+def _outcome(cells: Sequence[Mapping[str, Any]], sign: float, drawn: bool) -> str:
+    """Why the chosen cell is the highest, or is not; no tolerance has a say where cells were compared on a draw."""
     chosen = next((cell for cell in cells if read.flag(cell.get("chosen"))), None)
     if chosen is None:
         return _OUTDONE
@@ -256,29 +256,30 @@ def _outcome(cells: Sequence[Mapping[str, Any]], sign: float) -> str:
         return _WON
     # the best of a weaker penalty is the highest of its own; one that is not was taken for its size
     larger = [cell for cell in higher if float(cell["stored_bytes"]) > float(chosen["stored_bytes"])]
-    return _SMALLER if any(cell.get("strength") == chosen.get("strength") for cell in larger) else _OUTDONE
+    smaller = any(cell.get("strength") == chosen.get("strength") for cell in larger)
+    return _SMALLER if smaller and not drawn else _OUTDONE
 
 
-def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
+def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure, drawn: bool) -> Grid:
     sign = -1.0 if shown.better == "lower" else 1.0
     lines = _best_cells(cells, sign)
-    drawn = [cell for line in lines.values() for cell in line]
-    fractions = sorted({float(cell["fraction"]) for cell in drawn})
+    dots = [cell for line in lines.values() for cell in line]
+    fractions = sorted({float(cell["fraction"]) for cell in dots})
     low, high = fractions[0], fractions[-1]
     span = high / low if high > low else 10.0
     x = Scale(low / span**0.04, high * span**0.04, log=True)
-    ends = [float(c["score"]) + side * _error(c) for c in drawn for side in (-1, 1)]
+    ends = [float(c["score"]) + side * _error(c) for c in dots for side in (-1, 1)]
     bottom, top = padded(ends)
     y = Scale(bottom, top, flip=True)
-    sizes = [float(c["stored_bytes"]) for c in drawn]
+    sizes = [float(c["stored_bytes"]) for c in dots]
     z = Scale(min(sizes) / 1.6, max(sizes) * 1.6, log=True, flip=True)
     every = math.ceil(len(fractions) / _LABELS)
     # counted from the last, so that both ends of nine fractions are named
     named = fractions[::-1][::every][::-1]
-    lean = next((cell for cell in drawn if read.flag(cell.get("lean"))), None)
-    banded = any(_error(cell) > 0 for cell in drawn)
+    lean = next((cell for cell in dots if read.flag(cell.get("lean"))), None)
+    banded = any(_error(cell) > 0 for cell in dots)
     return Grid(
-        outcome=_outcome(cells, sign),
+        outcome=_outcome(cells, sign, drawn),
         banded=banded,
         scores=Graph(
             "Score against the fraction of features that is kept",
@@ -309,7 +310,7 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
                 shown.write_error(read.number(c.get("standard_error"))),
                 read.flag(c.get("chosen")),
             )
-            for c in drawn
+            for c in dots
         ),
     )
 

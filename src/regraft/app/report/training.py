@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regraft.app.report import read, words
-from regraft.app.report.graph import RING, Dot, Graph, Path, path
+from regraft.app.report.graph import RING, Dot, Graph, Path, labels, path
 from regraft.app.report.measures import Measure, measure
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
@@ -70,8 +70,10 @@ def training(record: Record) -> Training | None:
     if not any(map(_epochs, runs)):
         return None
     metric = read.text(figure.get("metric")) or read.text(read.mapping(record.task).get("metric"))
-    shown = measure(metric)
     begun = [run for run in runs if _epochs(run)]
+    held = [read.number(run.get("score")) for run in runs]
+    held += [value for run in runs for _, value in _series(run, "validation")]
+    shown = measure(metric, min((value for value in held if value is not None), default=None))
     # of records that do not say which training is kept, the final one
     first = max(begun, key=lambda run: (read.flag(run.get("kept")), run.get("role") == "final"))
     stays = all(run.get("kept") is False for run in runs)
@@ -159,6 +161,16 @@ def _opening(name: str, several: bool, stays: bool) -> str:
     return f"Chosen: {name}" if several else f"Trained with {name}"
 
 
+def _told_apart(marks: Sequence[float], tick: Callable[[float], str]) -> list[str]:
+    """Labels of ticks, with more digits where they would be equal."""
+    texts = list(map(tick, marks))
+    if len(set(texts)) == len(texts):
+        return texts
+    if texts[0].endswith("%"):
+        return [f"{text}{words.NBSP}%" for text in labels([100 * mark for mark in marks])]
+    return labels(marks)
+
+
 def _curve(
     title: str,
     first: Mapping[str, Any],
@@ -198,10 +210,11 @@ def _curve(
         return path(found, x, y, style=style, dots=[] if faint else dots, chosen=best if held else [], faint=faint)
 
     whole = [t for t in linear_ticks(1, last, 6) if t == int(t)] or [1.0]
+    marks = linear_ticks(bottom, top, 4)
     return Graph(
         title, label, "epoch (passes over the training rows)",
         tuple(Tick(x(t), words.count(t)) for t in whole),
-        tuple(Tick(y(t), tick(t)) for t in linear_ticks(bottom, top, 4)),
+        tuple(map(Tick, map(y, marks), _told_apart(marks, tick))),
         tuple(line(*drawn) for drawn in series),
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from regraft.app.report import read, words
@@ -111,7 +111,13 @@ _PROTOCOLS = {
         "model that is kept was then fitted to all rows.",
     ),
     INNER: _INNER,
-    INNER_POSITIONS: _INNER,
+    INNER_POSITIONS: replace(
+        _INNER,
+        label="inner cross-validation of positions, optimistic",
+        told=" that also chose the settings (inner cross-validation of positions of the maps, not of pixels, so "
+        "optimistic)",
+        note=f"Scored on positions of the backbone's maps, not on pixels. {_CHOSE}",
+    ),
     INNER_HOLDOUT: _INNER_HOLDOUT,
     TRAINING_HOLDOUT: _INNER_HOLDOUT,
 }

@@ -98,7 +98,7 @@ def unlike(first: float, second: float) -> str:
     low, high = sorted((first, second))
     if high <= _LIKE * low:
         return ""
-    return f"The losses are {first:.3g} and {second:.3g}: what fits less bends less, so these do not compare."
+    return f"The losses are {first:.3g} and {second:.3g}: bends and slopes change with it, so these do not compare."
 
 
 @dataclass(frozen=True, eq=False)

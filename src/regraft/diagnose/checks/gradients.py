@@ -14,7 +14,7 @@ from regraft.diagnose.gradients.scaling import scaling
 from regraft.diagnose.gradients.variation import variation
 from regraft.errors import RegraftError
 from regraft.files import plain
-from regraft.record import Finding
+from regraft.record import Finding, Severity
 
 __all__ = ["GRADIENTS"]
 
@@ -69,14 +69,19 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
     if slope := own.get("slope"):
         value, error = slope["value"], slope["error"]
         half = float(stdtrit(len(own["flow"]) - 2, 0.975)) * error
-        steep = untrained and len(own["flow"]) >= _PLACES and -value > max(0.3, half)  # what fades harms no training
-        way = "grows" if value < 0 else "fades"
+        places, way = len(own["flow"]), "grows" if value < 0 else "fades"
+        told = places >= _PLACES and abs(value) > half
+        steep = untrained and told and -value > max(0.3, half)  # what fades harms no training
         title = f"From each layer to the one below it the gradient {way} by {100 * abs(math.expm1(-value)):.0f} %"
-        detail = f"Slope of log ‖∂L/∂x‖ over {len(own['flow'])} places: {value:.3g} ± {error:.1g}."
+        detail = f"Slope of log ‖∂L/∂x‖ over {places} places: {value:.3g} ± {error:.2g}."
+        if not told:
+            title = f"Whether the gradient grows or fades from layer to layer is not told by {places} places"
+            detail = f"{detail[:-1]} (95 % interval {value - half:.3g} to {value + half:.3g})."
         if len(subjects) > 1 and (other := subjects[1].get("slope")):
-            detail += f" Beside it {subjects[1]['name']}: {other['value']:.3g} ± {other['error']:.1g}."
+            detail += f" Beside it {subjects[1]['name']}: {other['value']:.3g} ± {other['error']:.2g}."
         advice = "Fix a lower rate (--lr) where a training does not hold." if steep else ""
-        said.append(Finding("gradient-scale", title, "advice" if steep else "info", value, "per place",
+        severity: Severity = "advice" if steep else "info"
+        said.append(Finding("gradient-scale", title, severity, value if told else None, "per place",
                             value - half, value + half, detail, advice))  # fmt: skip
     if len(subjects) > 1 and all("variation" in subject for subject in subjects[:2]):
         first, second = (subject["variation"] for subject in subjects[:2])

@@ -75,7 +75,7 @@ def _load_backbone(
             allow_code=model is not None,  # anyone can write a name into the file
         )
     except ModelError as error:
-        if model is not None:
+        if model is not None or weights is not None:
             raise
         raise ArtifactError(
             f"the backbone {recorded['name']!r} of this artifact cannot be loaded",

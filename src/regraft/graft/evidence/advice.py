@@ -92,10 +92,10 @@ def _early(figure: Mapping[str, Any]) -> Iterator[Finding]:
         "advice",
         figure["depth"],
         "of the depth",
-        min(depths),
-        max(depths),
-        detail=f"The kept features lie at {100 * figure['depth']:.0f} % of the depth on average, all features at "
-        f"{100 * figure['depth_all']:.0f} %. Tasks far from what the backbone was trained for tend to choose so.",
+        detail=f"The kept features lie at {100 * figure['depth']:.0f} % of the depth on average"
+        + (f" (folds: {100 * min(depths):.0f} to {100 * max(depths):.0f} %)" if folds else "")
+        + f", all features at {100 * figure['depth_all']:.0f} %. Tasks far from what the backbone was trained for tend "
+        "to choose so.",
         advice="A probe of the last layer may lose much here. Training the backbone may gain more: "
         "compare with --method finetune.",
     )
@@ -161,7 +161,7 @@ def _costly(figure: Mapping[str, Any]) -> Iterator[Finding]:
     if not figure["stored_bytes"] or figure["stored_bytes"] <= _COSTLY * figure["whole_bytes"]:
         return
     lean = next(cell for cell in figure["grid"] if cell["lean"])
-    smaller = not lean["chosen"] and lean["stored_bytes"] < figure["stored_bytes"]
+    smaller = not lean["chosen"] and lean["stored_bytes"] < figure["stored_bytes"] and not figure.get("drawn")
     yield Finding(
         "selection-saves-little",
         "The chosen head stores more than a fifth of what a head on all features would.",

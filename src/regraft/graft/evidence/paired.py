@@ -17,9 +17,10 @@ import numpy as np
 from regraft.data import Kind
 from regraft.errors import DataError
 from regraft.graft.alike import joined
-from regraft.graft.seen import are_contents, unpacked
+from regraft.graft.seen import are_contents
 from regraft.heads import Response, paired_difference, score
 from regraft.record import Record
+from regraft.record.marks import unpacked
 from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
 
 __all__ = ["Apart", "Pair", "Predictions", "Unpaired", "pairs", "predictions_of"]

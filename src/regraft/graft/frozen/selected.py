@@ -38,7 +38,8 @@ def selection_figure(
         all), ``None`` where they mean nothing for these scores; ``grid``, every cell, with the penalty of the scores
         in their own unit as ``score_strength``, whether it was ``chosen``, and whether it is the smallest one that is
         about as good as the best (``lean``); ``folds``, see :func:`_folds`, where the folds' choices are known;
-        ``depth``, the mean relative depth of the kept features, beside ``depth_all``, that of all features.
+        ``depth``, the mean relative depth of the kept features, beside ``depth_all``, that of all features; ``drawn``,
+        whether cells were compared on a draw of the rows, of which the best is taken whatever the tolerance.
     """
     blocks = [block for block in blocks if block.name in selection.scores]
     depths = {block.name: block.depth for block in blocks}
@@ -92,6 +93,7 @@ def selection_figure(
         "depth": mean_depth(selection.columns, depths),
         "depth_all": sum(block.depth * block.width for block in blocks) / max(1, width),
         "folds": _folds(selection, depths, width),
+        "drawn": selection.drawn,
     }
 
 

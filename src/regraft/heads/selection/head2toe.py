@@ -9,6 +9,7 @@ serves all fractions, so the search costs about as much as two products X Xᵀ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,7 +139,7 @@ def select(
     if few is not None:
         best = again(heads, best, judged.judge, _kin(cell.size, later))
         lean = best.cell
-    found = heads.selection(best, lean)
+    found = replace(heads.selection(best, lean), drawn=few is not None)
     count.finish()
     return found
 

@@ -132,6 +132,7 @@ class Selection:
             cell, in which every fold's features were chosen without that fold.
         table: every cell tried.
         fold_columns: what each inner fold chose at the chosen cell without its own rows, as ``columns``.
+        drawn: whether cells were compared on a draw of the rows, of which the best is taken whatever the tolerance.
     """
 
     size: str
@@ -144,6 +145,7 @@ class Selection:
     solution: Solution
     table: tuple[Cell, ...]
     fold_columns: tuple[Mapping[str, Tensor], ...] = ()
+    drawn: bool = False
 
 
 def check_fractions(fractions: Sequence[float]) -> list[float]:
