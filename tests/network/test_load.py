@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -666,6 +667,10 @@ def test_the_commit_of_the_hubs_repository_is_told(
     after = load("some/net")
     assert (before.about.revision, after.about.revision) == (old, new)
     assert load("some/net", revision=before.about.revision).fingerprint == before.fingerprint != after.fingerprint
+    wide = after.reading(replace(after.preprocess, resize=(64, 64)))  # what a folder says is said by a repository too
+    save(wide, tmp_path / "models--some--net" / "snapshots" / ("c" * 40))
+    branch.write_text("c" * 40)
+    assert load("some/net").fingerprint == wide.fingerprint
 
 
 def test_the_data_packs_networks(data_pack: Path) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from regraft.errors import ModelError
 from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module, load
 from regraft.network.fingerprint import fingerprint
+from regraft.network.network import Traits
 
 Zoo = Callable[[str], Network]
 
@@ -58,6 +59,14 @@ def test_fingerprint_changes_with_everything_it_is_about(own: Zoo) -> None:
     assert len(set(prints)) == len(prints)
     assert network.with_params({}).fingerprint == network.fingerprint
     assert network.with_params({"fc.bias": network.params["fc.bias"]}).fingerprint == network.fingerprint
+
+
+def test_fingerprint_sees_how_positions_become_one_vector(own: Zoo) -> None:
+    module = own("residual").module
+    told = [Traits(), Traits(pool="mean"), Traits(pool="last"), Traits(prefix_tokens=1), Traits(pooler=False)]
+    networks = [Network("own", module, ArrayPreprocess((3, 12, 10)), About("module"), traits=each) for each in told]
+    assert len({network.fingerprint for network in networks}) == len(told)
+    assert networks[1].with_params({}).fingerprint == networks[1].fingerprint
 
 
 def test_fingerprint_sees_the_configuration_of_a_published_model(zoo: Zoo) -> None:

@@ -28,7 +28,7 @@ def folder(tokenizer: Any, tmp_path: Path) -> Path:
     return make_bert(tmp_path / "bert", tokenizer)
 
 
-def beside(folder: Path, name: str, value: dict[str, Any]) -> None:
+def beside(folder: Path, name: str, value: Any) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(json.dumps(value))
 
@@ -92,9 +92,14 @@ def test_the_embedding_is_the_mean_of_real_tokens_unless_the_folder_says_which(f
 
 @pytest.mark.parametrize(
     ("stated", "limit"),
-    [((LENGTH, LENGTH, None), LENGTH), ((LENGTH, LENGTH, 9), 9), ((12, LENGTH, None), 12), ((10**30, 17, None), 17)],
-)
-def test_the_limit_is_the_smallest_that_is_stated(tmp_path: Path, stated: tuple[Any, ...], limit: int) -> None:
+    [
+        ((LENGTH, LENGTH, None), LENGTH), ((LENGTH, LENGTH, 9), 9), ((12, LENGTH, None), 12), ((10**30, 17, None), 17),
+        ((6, LENGTH, 10), 10),  # a sentence encoder's own stands for the tokeniser's, as in its library
+    ],
+)  # fmt: skip
+def test_the_limit_is_the_smaller_of_the_models_and_the_settings(
+    tmp_path: Path, stated: tuple[Any, ...], limit: int
+) -> None:
     length, positions, settings = stated
     folder = make_bert(tmp_path / "bert", make_tokenizer(length), max_position_embeddings=positions)
     if settings is not None:
@@ -106,6 +111,41 @@ def test_the_limit_is_the_smallest_that_is_stated(tmp_path: Path, stated: tuple[
     long = network.preprocess.collate([network.preprocess("very " * 99)])
     assert long["input_ids"].shape == (1, limit)
     assert torch.isfinite(network.forward(long)).all()
+
+
+def test_a_sentence_encoders_settings_have_a_name_of_their_own_kind(folder: Path) -> None:
+    beside(folder, "sentence_roberta_config.json", {"max_seq_length": 4})
+    assert load(str(folder)).preprocess.max_length == 4
+
+
+def test_a_sentence_encoder_may_read_small_letters(tmp_path: Path) -> None:
+    import tokenizers
+
+    cased = make_tokenizer()
+    cased.backend_tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
+    folder = make_bert(tmp_path / "bert", cased)
+    plain = load(str(folder))
+    beside(folder, "sentence_bert_config.json", {"max_seq_length": LENGTH, "do_lower_case": True})
+    network = load(str(folder))
+    small, large = (network.preprocess(text)["input_ids"].tolist() for text in ("a good film", "A GOOD Film"))
+    assert small == large == plain.preprocess("a good film")["input_ids"].tolist()
+    assert plain.preprocess("A GOOD Film")["input_ids"].tolist() != small
+    assert network.fingerprint != plain.fingerprint
+    save(network, tmp_path / "copy")
+    assert load(str(tmp_path / "copy")).fingerprint == network.fingerprint
+
+
+def test_what_a_sentence_encoder_does_after_its_pooling_is_refused_but_for_the_norm(folder: Path) -> None:
+    parts = ["models.Transformer", "models.Pooling", "models.Normalize"]
+    listed = [{"idx": i, "path": f"{2 * i}_X", "type": f"sentence_transformers.{part}"} for i, part in enumerate(parts)]
+    plain = load(str(folder)).fingerprint
+    beside(folder, "modules.json", listed)
+    assert load(str(folder)).fingerprint == plain
+    beside(folder, "2_X/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False})
+    assert load(str(folder)).traits.pool == "cls"  # where the list says that it stands
+    beside(folder, "modules.json", [*listed, {"path": "3_Dense", "type": "sentence_transformers.models.Dense"}])
+    with pytest.raises(ModelError, match="layers beside its network: Dense"):
+        load(str(folder))
 
 
 def test_positions_that_start_behind_the_padding_are_not_counted(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.errors import ModelError, RegraftError
+from regraft.files import canonical_json
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.contract import Held, check_numbers, check_padding, check_rows, does_not_run, first_rows
 from regraft.network.fingerprint import architecture, fingerprint, reading
@@ -106,9 +107,15 @@ class Network:
         self.traits = traits or Traits()
         self.about = replace(about, parameters=sum(p.numel() for p in module.parameters()))
         # Taken before the first pass, for some modules change their own settings when they run.
-        self._architecture = _architecture or architecture(module, self.traits.config)
+        self._architecture = _architecture or architecture(module, self.traits.config) + self._told()
         self._reading = reading(preprocess)
         self._passing = _passing
+
+    def _told(self) -> str:
+        """What the caller said of a module of its own; of others it follows from what is in the fingerprint already."""
+        if self.about.source != "module" or replace(self.traits, config=None) == Traits():
+            return ""
+        return canonical_json([self.traits.pooler, self.traits.pool, self.traits.prefix_tokens])
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle holds: everything but the values that are derived from it."""

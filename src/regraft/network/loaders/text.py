@@ -17,14 +17,17 @@ from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
 from regraft.network.preprocess import Modality, Preprocess
 from regraft.wording import one_line
 
-__all__ = ["TextPreprocess", "TokenPooling", "longest", "pooling_of", "save_text"]
+__all__ = ["TextPreprocess", "TokenPooling", "beside", "longest", "pooling_of", "save_text"]
 
 _MAX_LENGTH = 512
 _ENDLESS = 10**9  # the library's number for no limit is larger
 _USUAL = {"truncation_side": "right", "split_special_tokens": False}  # settings beside the vocabulary's
 # Where sentence encoders say what no configuration of transformers does: their limit, and how tokens are pooled.
-_LENGTH, _LENGTH_KEY = "sentence_bert_config.json", "max_seq_length"
+_KINDS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_LENGTHS = tuple(f"sentence_{kind}_config.json" for kind in _KINDS)  # the first that is there
+_LENGTH_KEY, _LOWER_KEY = "max_seq_length", "do_lower_case"
 _POOLING, _MODE_KEY = "1_Pooling/config.json", "pooling_mode"
+_MODULES, _READ = "modules.json", ("Transformer", "Pooling", "Normalize")
 TokenPooling = Literal["cls", "last", "mean"]
 _FLAGS: dict[str, TokenPooling] = {"cls_token": "cls", "lasttoken": "last", "mean_tokens": "mean"}
 _MODES: dict[str, TokenPooling] = {**_FLAGS, "cls": "cls", "mean": "mean"}
@@ -64,8 +67,8 @@ class TextPreprocess(Preprocess):
         Args:
             transformers: the library.
             source: the folder or id.
-            limit: of the model, in tokens, if it has one. The smallest of it, the tokeniser's own and that of a
-                sentence encoder's settings counts; 512 where none is stated.
+            limit: of the model, in tokens, if it has one. The smaller of it and that of a sentence encoder's settings
+                counts, the tokeniser's own where there are none; 512 where nothing is stated.
             where: of the library's loaders.
             pad: the model's token for padding, for a tokeniser without one.
 
@@ -80,7 +83,10 @@ class TextPreprocess(Preprocess):
             raise _no_tokenizer(source, one_line(error)) from error
         if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by the library where no file is
             raise _no_tokenizer(source, "special tokens alone")
-        stated = (tokenizer.model_max_length, limit, _beside(transformers, source, _LENGTH, where).get(_LENGTH_KEY))
+        settings = _settings(transformers, source, where)
+        if settings.get(_LOWER_KEY) is True:
+            _lowered(tokenizer)
+        stated = (settings.get(_LENGTH_KEY) or tokenizer.model_max_length, limit)
         known = [int(value) for value in stated if value and value < _ENDLESS]
         return cls.of(source, tokenizer, min(known, default=_MAX_LENGTH), pad)
 
@@ -192,10 +198,12 @@ def pooling_of(transformers: Any, source: str, where: Mapping[str, Any]) -> Toke
     The pooler of BERT-like models, a layer on the class token, is left out: it was trained to tell whether one
     sentence follows another, or not at all.
 
+    A sentence encoder's last step, to unit norm, is left out too: heads have scalings of their own.
+
     Raises:
-        ModelError: the settings say another way, or several.
+        ModelError: the settings say another way, or several, or further layers follow.
     """
-    settings = _beside(transformers, source, _POOLING, where)
+    settings = beside(transformers, source, _pooling_file(transformers, source, where), where)
     mode, flag = settings.get(_MODE_KEY), f"{_MODE_KEY}_"
     if mode == "pooler":
         return None
@@ -225,22 +233,61 @@ def longest(module: nn.Module, config: Any) -> int | None:
 def save_text(preprocess: TextPreprocess, pool: TokenPooling | Literal["pooler"] | None, folder: Path) -> None:
     """Write the tokeniser, its limit and a pooling, for :meth:`TextPreprocess.load` and :func:`pooling_of`."""
     preprocess.tokenizer.save_pretrained(folder)
-    write_json(folder / _LENGTH, {_LENGTH_KEY: preprocess.max_length})
+    write_json(folder / _LENGTHS[0], {_LENGTH_KEY: preprocess.max_length})
     if pool is not None:
         (folder / _POOLING).parent.mkdir(exist_ok=True)
         flags = {f"{_MODE_KEY}_{flag}": pool == mode for flag, mode in _FLAGS.items()}
         write_json(folder / _POOLING, {_MODE_KEY: pool} if pool == "pooler" else flags)
 
 
-def _beside(transformers: Any, source: str, name: str, where: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON file that may stand beside a model; empty where it does not, or holds something else."""
+def _settings(transformers: Any, source: str, where: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sentence encoder says of its texts."""
+    return next((found for name in _LENGTHS if (found := beside(transformers, source, name, where))), {})
+
+
+def _lowered(tokenizer: Any) -> None:
+    """Have a tokeniser read small letters, before whatever else it does to a text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        tokenizer.do_lower_case = True
+    elif '"Lowercase"' not in backend.to_str():  # as it is saved
+        from tokenizers.normalizers import Lowercase, Sequence
+
+        backend.normalizer = Sequence([Lowercase(), *([] if backend.normalizer is None else [backend.normalizer])])
+
+
+def _pooling_file(transformers: Any, source: str, where: Mapping[str, Any]) -> str:
+    """Where a sentence encoder says how it pools.
+
+    Raises:
+        ModelError: it has layers that are none of transformers', and its vectors are those of the last.
+    """
+    listed = _file(transformers, source, _MODULES, where)
+    found = [part for part in listed if isinstance(part, dict)] if isinstance(listed, list) else []
+    kinds = [str(part.get("type", "")).rsplit(".", 1)[-1] for part in found]
+    if further := [kind for kind in kinds if kind not in _READ]:
+        raise ModelError(
+            f"{source} is a sentence encoder with layers beside its network: {', '.join(further)}",
+            expected=f"at most {', '.join(_READ)}",
+            do=f"load it as a module of your own, or take {_MODULES} away for the pooled tokens alone",
+        )
+    paths = [str(part.get("path", "")) for part, kind in zip(found, kinds) if kind == "Pooling"]
+    return f"{paths[0]}/config.json" if paths else _POOLING
+
+
+def beside(transformers: Any, source: str, name: str, where: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object that may stand beside a model; empty where it does not, or holds something else."""
+    value = _file(transformers, source, name, where)
+    return value if isinstance(value, dict) else {}
+
+
+def _file(transformers: Any, source: str, name: str, where: Mapping[str, Any]) -> Any:
     quietly = {
         f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")
     }
     place = {key: value for key, value in where.items() if key not in NO_CODE}
     path = transformers.utils.cached_file(source, name, **place, **quietly)
-    value = None if path is None else read_json(Path(path))
-    return value if isinstance(value, dict) else {}
+    return None if path is None else read_json(Path(path))
 
 
 def _no_tokenizer(source: str, got: str) -> ModelError:

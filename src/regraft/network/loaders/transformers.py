@@ -16,11 +16,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from regraft.errors import ModelError
-from regraft.files import read_json, write_json
+from regraft.files import write_json
 from regraft.network.blocks import prefix_tokens
 from regraft.network.loaders import timm
 from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
-from regraft.network.loaders.text import TextPreprocess, longest, pooling_of, save_text
+from regraft.network.loaders.text import TextPreprocess, beside, longest, pooling_of, save_text
 from regraft.network.network import About, Network, Traits
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Modality, Preprocess
 from regraft.network.seeding import seeded
@@ -139,13 +139,14 @@ def _module(
         options["config"] = config
     # what a module computes for itself, such as tables of positions, would else be rounded to the dtype of the file
     options["dtype" if int(transformers.__version__.split(".")[0]) > 4 else "torch_dtype"] = torch.float32
-    module, report = auto.from_pretrained(source, **options)
+    with seeded(0):  # what the library makes up is the same at every load
+        module, report = auto.from_pretrained(source, **options)
     missing = sorted(report["missing_keys"])
     traits = _traits(transformers, source, where, module, architecture)
     if any(".pooler." in f".{key}" for key in missing):  # made up at random by the library
         traits = replace(traits, pooler=False)
     if not traits.pooler:  # leave it out, where the class allows that
-        with contextlib.suppress(TypeError):
+        with contextlib.suppress(TypeError), seeded(0):
             module, report = auto.from_pretrained(source, **options, add_pooling_layer=False)
             missing = sorted(report["missing_keys"])
     missing = [key for key in missing if ".pooler." not in f".{key}"]
@@ -216,7 +217,7 @@ def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, 
     if _reads_text(module):
         pad = max(getattr(config, "pad_token_id", None) or 0, 0)  # -1 says that there is none
         return TextPreprocess.load(transformers, source, longest(module, config), where, pad)
-    if (own := read_json(Path(source) / PREPROCESS)) is not None:
+    if own := beside(transformers, source, PREPROCESS, where):
         return (ArrayPreprocess if own["kind"] == "array" else ImagePreprocess).from_json(own)
     if config.model_type == _TIMM:
         return timm.of_config(config.pretrained_cfg)
