@@ -271,6 +271,8 @@ def test_npz_with_parts_and_groups(tmp_path):
         ({"X": X, "labels": Y}, {"label": "lables"}, "did you mean labels"),
         ({"X": X, "y": Y, "patient": Y}, {"group": "patients"}, "did you mean patient"),
         ({"X": X, "y": Y, "X_test": X}, {}, "no labels beside 'X_test'"),
+        ({"X": X, "y": Y, "X_train": X[:4]}, {}, "X and X_train would be one part"),
+        ({"X": X, "y": Y, "X_val": X, "X_validation": X, "y_val": Y}, {}, "X_val and X_validation would be one part"),
         ({"X": X, "y": Y, "group": Y, "X_test": X, "y_test": Y}, {}, "some parts have groups"),
         (
             {"X": X, "y": Y, "X_test": X, "y_test": Y[:3]},

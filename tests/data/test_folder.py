@@ -80,12 +80,35 @@ def test_images_in_deeper_folders_belong_to_their_class(tmp_path):
 
 @pytest.mark.parametrize(
     ("folders", "do"),
-    [(("val", "test"), "rename the one to learn from to train"), (("Validation", "seg_test"), "rename them")],
+    [
+        (("val", "test"), "rename the one to learn from to train"),
+        (("Validation", "seg_test"), "rename them"),
+        (("TestImages", "TrainImages"), "rename them"),
+        (("testset", "trainset"), "rename them"),
+        (("fold1", "fold2"), "list them in a table whose column of folds --group names"),
+        (("Fold_0", "batch-3"), "into one folder a class"),
+    ],
 )
 def test_parts_without_one_to_learn_from_are_not_taken_for_classes(tmp_path, folders, do):
     root = tree(tmp_path, {f"{part}/{name}": 2 for part in folders for name in "ab"})
     with pytest.raises(DataError, match=rf"seem to be parts.*both hold a, b.*{do}"):
         scan(root)
+
+
+def test_folds_that_hold_no_same_folders_are_classes(tmp_path):
+    root = tree(tmp_path, {"fold1/monday": 2, "fold2/tuesday": 2, "testudo/a": 1, "testudo/b": 1, "c": 1})
+    assert scan(root).target.classes == ("c", "fold1", "fold2", "testudo")
+
+
+@pytest.mark.parametrize("folders", [("JPEGImages", "SegmentationClass"), ("images", "labels"), ("gt", "imgs")])
+@pytest.mark.parametrize("part", ["", "train/"])
+def test_pictures_beside_masks_of_other_names_are_no_classes(tmp_path, folders, part):
+    root = tree(tmp_path / "p", {f"{part}{name}": 3 for name in folders})
+    with pytest.raises(DataError, match=r"hold files of the same names, as pictures and masks do.*to masks"):
+        scan(root)
+    for name, counts in (("q", (3, 2)), ("r", (3, 3))):  # other names, or none of pictures
+        names = folders if name == "q" else ("cats", "dogs")
+        scan(tree(tmp_path / name, {f"{part}{one}": count for one, count in zip(names, counts)}))
 
 
 def test_parts_inside_the_classes_are_not_learnt_from(tmp_path):

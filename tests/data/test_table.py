@@ -60,6 +60,18 @@ def test_csv_of_paths_with_split_and_group(tmp_path):
     assert scan(path).groups is None
 
 
+@pytest.mark.parametrize("name", ["subset", "partition", "is_train"])
+def test_a_column_of_parts_by_another_name_is_not_passed_over(tmp_path, name):
+    rows = [f"film {i},{'ab'[i % 2]},{('train', ' Test', 'val', '')[i % 4]}" for i in range(8)]
+    table = write(tmp_path / "t.csv", "\n".join([f"text,label,{name}", *rows]) + "\n")
+    with pytest.raises(DataError, match=rf"{name}.* seems to say which part a row is in.*rename it to split"):
+        scan(table)
+    assert len(scan(table, labelled=False)) == 8
+    for cells in (("train", "train"), ("train", "sunny"), ("test", "val")):  # no parts, or none to learn from
+        rows = [f"film {i},{'ab'[i % 2]},{cells[i % 2]}" for i in range(8)]
+        assert scan(write(tmp_path / "u.csv", "\n".join([f"text,label,{name}", *rows]) + "\n")).split == ("train",) * 8
+
+
 def test_csv_does_not_depend_on_the_folder_it_lies_in(tmp_path):
     prints = []
     for folder in ("here", "there/deeper"):

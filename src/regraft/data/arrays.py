@@ -235,10 +235,10 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
         raise DataError(f"{path}: one array without labels", expected="an .npz file with X and y")
     found = []
     for part, ends in _ENDS.items():
-        x = _key(arrays, (wish.input,) if wish.input else _X, ends)
+        x = _key(path, arrays, (wish.input,) if wish.input else _X, ends)
         if not x:
             continue
-        y = _key(arrays, wish.labels or _Y, ends)
+        y = _key(path, arrays, wish.labels or _Y, ends)
         if wish.labelled and not y:
             raise DataError(
                 f"{path}: no labels beside {x!r}",
@@ -246,7 +246,7 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
                 got=", ".join(arrays),
                 do=choose_from(list(arrays), wish.labels[0]) if wish.labels else "name the array with --label",
             )
-        group = _key(arrays, (wish.group,) if wish.group else ("group", "groups"), ends)
+        group = _key(path, arrays, (wish.group,) if wish.group else ("group", "groups"), ends)
         if wish.group and not group:
             raise DataError(f"{path}: no array {wish.group!r}", do=choose_from(list(arrays), wish.group))
         for name in filter(None, (y, group)):
@@ -264,8 +264,23 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
     return _joined(found)
 
 
-def _key(arrays: Mapping[str, np.ndarray], names: Sequence[str], ends: Sequence[str]) -> str:
-    return next((name + end for name in names for end in ends if name + end in arrays), "")
+def _key(path: Path, arrays: Mapping[str, np.ndarray], names: Sequence[str], ends: Sequence[str]) -> str:
+    """The array of these names that is there, if one is.
+
+    Raises:
+        DataError: there are several of one name for one part, such as X and X_train.
+    """
+    for name in names:
+        found = [name + end for end in ends if name + end in arrays]
+        if len(found) > 1:
+            raise DataError(
+                f"{path}: {' and '.join(found)} would be one part",
+                expected=f"{name} or {name}_train to learn from, with {name}_val and {name}_test",
+                do="leave one of them out",
+            )
+        if found:
+            return found[0]
+    return ""
 
 
 def _joined(found: Sequence[tuple[str, str, Rows]]) -> Rows:

@@ -28,6 +28,9 @@ _SPLIT = {*PART_NAMES, "eval", "evaluation"}
 # train, train-1, train-00000-of-00002, and with a hash behind it, as Hugging Face writes tables in pieces
 _PIECE = re.compile(r"([a-z]+)(?:-[0-9]+(?:-of-[0-9]+(?:-[0-9a-f]+)?)?)?")
 _BEGINS = re.compile(r"([a-z]+)[-.]")
+# TrainImages, testset, fold1, batch_2: parts, where two such folders hold the same folders
+_LIKE_PART = re.compile(r".*(train|test|valid|eval).*|(fold|split|part|set|batch)[-_ ]?[0-9]+")
+_PICTURES = {"images", "image", "imgs", "img", "jpegimages"}
 
 
 def find_files(root: Path, endings: tuple[str, ...] = IMAGE_SUFFIXES) -> list[tuple[str, ...]]:
@@ -156,6 +159,7 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
         )
     paths = [path for path in paths if len(path) >= depth + 2]
     classes = sorted({path[depth] for path in paths})
+    _refuse_masks(root, paths, depth)
     empty = _empty(root, {path[0] for path in paths} if in_parts else set(), classes)
     if len(classes) == 1 and not scores_only:
         inner = sorted({path[depth + 1] for path in paths if len(path) > depth + 2})
@@ -249,25 +253,49 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], what: str, *, alone:
 
 
 def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], heads: set[str]) -> None:
-    """Refuse folders such as ``seg_train`` and ``seg_test``, or ``val`` and ``test`` without ``train``, that hold the
-    same folders: parts, not classes.
+    """Refuse folders such as ``seg_train`` and ``seg_test``, ``fold1`` and ``fold2``, or ``val`` and ``test`` without
+    ``train``, that hold the same folders: parts, not classes.
 
     Raises:
         DataError: there are such.
     """
     inside: dict[str, set[str]] = {}
     for path in paths:
-        if len(path) > 2 and path[0] in heads and _SPLIT & set(_WORD.findall(path[0].lower())):
+        name = path[0].lower()
+        if len(path) > 2 and path[0] in heads and (_SPLIT & set(_WORD.findall(name)) or _LIKE_PART.fullmatch(name)):
             inside.setdefault(path[0], set()).add(path[1])
     for first, second in combinations(sorted(inside), 2):
         if len(inside[first] & inside[second]) > 1:
             shared = ", ".join(sorted(inside[first] & inside[second])[:3])
             named = first.lower() in PART_NAMES and second.lower() in PART_NAMES
+            do = "rename the one to learn from to train" if named else "rename them (to test or train or validation)"
+            if first[-1].isdigit() and second[-1].isdigit():
+                do = "put all files into one folder a class, or list them in a table whose column of folds --group names"
             raise DataError(
                 f"{root}{os.sep}: {first} and {second} seem to be parts, not classes: both hold {shared}",
                 expected="folders train and test with the classes in them",
-                do="rename the one to learn from to train" if named else "rename them (to test or train or validation)",
+                do=do,
             )
+
+
+def _refuse_masks(root: Path, paths: Sequence[tuple[str, ...]], depth: int) -> None:
+    """Refuse ``images`` beside one other folder with files of the same names, such as ``labels``: masks, not a class.
+
+    Raises:
+        DataError: there are such.
+    """
+    names: dict[str, set[tuple[str, ...]]] = {}
+    for path in paths:
+        inner = (*path[:depth], *path[depth + 1 : -1])
+        names.setdefault(path[depth], set()).add((*inner, Path(path[-1]).stem))
+    pictures = sorted(_PICTURES & {name.lower() for name in names})
+    if len(names) == 2 and len(pictures) == 1 and len({frozenset(each) for each in names.values()}) == 1:
+        other = next(name for name in names if name.lower() != pictures[0])
+        raise DataError(
+            f"{root}{os.sep}: {' and '.join(sorted(names))} hold files of the same names, as pictures and masks do",
+            expected="masks in a folder masks beside images, or one folder per class",
+            do=f"rename {other} to masks and the other to images, if these are masks",
+        )
 
 
 def _refuse_parts_in_classes(root: Path, paths: Sequence[tuple[str, ...]]) -> None:

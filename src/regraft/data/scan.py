@@ -58,7 +58,7 @@ def scan(
             * a folder of images or ``.txt`` files, ``class/image.jpg``, flat or inside ``train``,
               ``val``/``valid``/``validation`` and ``test``;
             * a folder of ``images/`` and ``masks/`` with files of equal names (dense labels; parts as folders);
-            * a CSV, TSV or JSON lines file: ``path,label[,split][,group]``, texts or columns of numbers;
+            * a CSV, TSV or JSON lines file: ``path,label[,split]``, texts or columns of numbers;
             * a parquet file, images in Hugging Face's encoding (class names from its metadata);
             * a folder of tables named after parts: ``train.parquet``, ``validation.parquet``, ``test.parquet``, or
               ``.csv``, ``.tsv``, ``.jsonl``;

@@ -21,7 +21,7 @@ from regraft.data.labels import DECIMAL_COMMA, either_comma
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.piece import TABLE_SUFFIXES, Piece
 from regraft.data.pixels import IMAGE_SUFFIXES, is_image
-from regraft.data.rows import Dense, Rows, Wish, names_no_part, part_of
+from regraft.data.rows import PART_NAMES, Dense, Rows, Wish, names_no_part, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, single
 from regraft.errors import DataError
 from regraft.wording import near, some
@@ -225,7 +225,31 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
             )
         labels = (others[0],)
     check_header(piece, inputs, labels)
+    if not split and wish.labelled and not wish.scores_only:
+        _refuse_parts(piece, [name for name in rest if name not in (*inputs, *labels, wish.group)])
     return _Choice(inputs, tuple(labels) if wish.labelled else (), split, wish.group)
+
+
+def _refuse_parts(piece: Piece, unread: Sequence[str]) -> None:
+    """Refuse a column of part names that is called otherwise than those which are read: its test rows would be learnt
+    from.
+
+    Raises:
+        DataError: there is one.
+    """
+    for name in unread:
+        column = piece.table[name]
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            continue
+        values = [value for value in column.unique().slice(0, len(PART_NAMES) + 1).to_pylist() if value]
+        parts = {PART_NAMES.get(value.strip().lower(), "") for value in values}
+        if "train" in parts and len(parts) > 1 and "" not in parts:
+            raise DataError(
+                f"{piece.name}: the column {name!r} seems to say which part a row is in, and would not be read",
+                expected=f"such a column to be called {SPLITS[0]}",
+                got=some(values, 4),
+                do=f"rename it to {SPLITS[0]}, or leave it out",
+            )
 
 
 def _matching(wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
