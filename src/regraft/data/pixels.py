@@ -100,9 +100,8 @@ def open_image(content: bytes, where: str) -> Image.Image:
 def decode_image(content: bytes, where: str) -> Image.Image:
     """RGB pixels of an encoded image (the first frame of an animation).
 
-    An EXIF orientation tag is left as it is: training pipelines (torchvision's ImageFolder, the
-    Hugging Face processors) do not turn images either, so turning here would move the pixels away from
-    what the backbone was trained on, and masks stored beside photographs would no longer fit.
+    An EXIF orientation tag is left as it is, as torchvision's ImageFolder leaves it (Hugging Face's datasets and
+    ``load_image`` turn): masks stored beside photographs would no longer fit.
 
     Raises:
         DataError: empty, truncated, unknown format, 0×0 or a mode without an RGB form.

@@ -22,9 +22,10 @@ from regraft.errors import ModelError, RecipeError
 from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, Train, load_artifact
 from regraft.graft.evidence.instruments import instrument_findings
 from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.outputs import logits
 from regraft.graft.loop.train import DivergedError
 from regraft.graft.problem import Task
-from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
+from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.training import choice
 from regraft.graft.training.choice import Choice, lost, told_little
 from regraft.graft.training.finetune import finetune, grafted
@@ -563,11 +564,38 @@ def test_batches_of_one_row_are_refused_before_the_pass(tmp_path):
     assert plan.recipe.train.config.batch_size == 1  # its maps have many values of a channel
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"hidden": 2.5}, "hidden layer"),
+        ({"batch_size": 0}, "rows a step"),
+        ({"lr": -1.0}, "rate"),
+        ({"lr": np.nan}, "rate"),
+    ],
+)
+def test_head_probing_that_cannot_be_is_refused_where_it_is_said(settings, said):
+    with pytest.raises(RecipeError, match=said):
+        Probe(1, **settings)
+
+
+def test_no_more_rows_are_judged_at_once_than_a_small_machine_passes():
+    rows, seen = toy_manifest(200), []
+    network = normed()
+    adapted = start(network, rows)
+    module = grafted(adapted, Task(rows.target, None, "accuracy"), Tuning())
+    module.register_forward_hook(lambda _, given, out: seen.append(len(out)))
+    logits(module, ManifestRows.of(network, rows))
+    assert sum(seen) == 200
+    assert max(seen) <= 64
+
+
 def test_what_would_do_nothing_is_refused(tmp_path):
     numbers = replace(toy_manifest(30), target=Target("regression", ("u",), np.arange(30.0)[:, None]))
     for settings, option in (({"tau": 1, "smoothing": 0.1}, "--smoothing"), ({"train_smoothing": 0.1}, "--train-sm")):
         with pytest.raises(RecipeError, match=f"numbers are not smoothed; expected classes; got {option}"):
             regraft.adapt(numbers, normed(), method=quick("finetune").altered(**settings), cache=tmp_path)
+    with pytest.raises(RecipeError, match="numbers are not smoothed"):
+        finetune(start(normed(), numbers), numbers, TrainConfig(steps=1, label_smoothing=0.5))
     with pytest.raises(RecipeError, match=r"method 'probe' trains nothing; got --instruments all.*finetune"):
         regraft.adapt(toy_manifest(30), normed(), method="probe", instruments="all", cache=tmp_path)
     images = scan((np.random.default_rng(0).integers(0, 255, (30, 20, 16, 3), dtype=np.uint8), np.arange(30) % 3))

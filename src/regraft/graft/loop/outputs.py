@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regraft.graft.loop.rows import Rows, place, portions
+from regraft.graft.loop.rows import AT_ONCE, Rows, place, portions
 
 __all__ = ["logits"]
 
-_BATCH, _DENSE_BATCH = 512, 32
-"""Rows at once; images with masks are larger."""
+_DENSE_BATCH = 32
+"""Images with masks at once, which are larger; of others :data:`AT_ONCE`, so that what trains can be judged."""
 
 
 @torch.no_grad()
@@ -20,7 +20,7 @@ def logits(module: nn.Module, rows: Rows, device: str = "cpu") -> Tensor:
     was_training = module.training
     module.eval()
     try:
-        spans = torch.arange(len(rows)).split(_DENSE_BATCH if rows.labels.ndim > 2 else _BATCH)
+        spans = torch.arange(len(rows)).split(_DENSE_BATCH if rows.labels.ndim > 2 else AT_ONCE)
         few = [part for span in spans for part in portions(module, span, rows)]
         return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in few])
     finally:

@@ -300,7 +300,8 @@ class Training:
             raise RecipeError(
                 f"a {what} is too small for BatchNorm by its own statistics",
                 expected=f"at least {2 * count} rows a batch{parted}", got=f"{smallest}",
-                do="raise the batch size, take fewer processes, or freeze the statistics with --batchnorm frozen",
+                do="raise the batch size, take fewer processes or parts (accumulate), or freeze the statistics with "
+                "--batchnorm frozen",
             )  # fmt: skip
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:

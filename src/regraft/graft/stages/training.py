@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 from regraft.errors import RecipeError
 from regraft.graft.stages.augment import Augment
-from regraft.graft.stages.config import Optimiser, TrainConfig, Tuning, is_whole
+from regraft.graft.stages.config import Optimiser, TrainConfig, Tuning, is_number, is_whole
 
 __all__ = ["SGD_RATES", "TAUS", "Probe", "Reinitialise", "Train"]
 
@@ -75,10 +76,14 @@ class Probe:
         wrong = [tau for tau in self.candidates if not (is_whole(tau, 0) and tau <= _LONGEST)]
         if wrong or not self.taus:
             raise RecipeError("tau is out of range", expected=f"0 to {_LONGEST:,} epochs, or auto", got=repr(wrong))
-        if self.hidden < 0:
+        if not is_whole(self.hidden, 0):
             raise RecipeError("the hidden layer is out of range", expected="0 units or more", got=repr(self.hidden))
         if not 0 <= self.smoothing < 1:
             raise RecipeError("the smoothing is out of range", expected="[0, 1)", got=repr(self.smoothing))
+        if self.batch_size is not None and not is_whole(self.batch_size, 1):
+            raise RecipeError("rows a step of head probing", expected="1 or more", got=repr(self.batch_size))
+        if self.lr is not None and not (is_number(self.lr) and 0 < self.lr < math.inf):
+            raise RecipeError("the rate of head probing", expected="a number above 0", got=repr(self.lr))
 
     def filled(self, lr: float, batch_size: int) -> Probe:
         """With these where none are given."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from regraft.data import Manifest, Target
-from regraft.errors import DataError
+from regraft.errors import DataError, RecipeError
 from regraft.graft.adapted.model import Adapted, check_modality
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import Objective, affine
@@ -102,6 +102,8 @@ def finetune(
     target = _fitting(adapted, manifest, "task")
     if validation is not None:
         _fitting(adapted, validation, "validation rows")
+    if config.label_smoothing and adapted.kind == "regression":
+        raise RecipeError("numbers are not smoothed", expected="classes", got="label_smoothing", do="leave it out")
     task = task or Task(target, manifest.groups, default_metric(adapted.kind))
     rows = rows or ManifestRows.of(adapted.network, manifest)
     held = None if validation is None else ManifestRows.of(adapted.network, validation)
