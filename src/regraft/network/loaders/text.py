@@ -282,6 +282,7 @@ def beside(transformers: Any, source: str, name: str, where: Mapping[str, Any]) 
 
 
 def _file(transformers: Any, source: str, name: str, where: Mapping[str, Any]) -> Any:
+    """What a JSON file holds that may stand beside a model; ``None`` where it does not."""
     quietly = {
         f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")
     }
