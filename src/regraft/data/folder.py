@@ -270,9 +270,7 @@ def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], h
             named = first.lower() in PART_NAMES and second.lower() in PART_NAMES
             do = "rename the one to learn from to train" if named else "rename them (to test or train or validation)"
             if first[-1].isdigit() and second[-1].isdigit():
-                do = (
-                    "put all into one folder a class, or list them in a table whose column of folds --group names"
-                )
+                do = "put all into one folder a class, or list them in a table whose column of folds --group names"
             raise DataError(
                 f"{root}{os.sep}: {first} and {second} seem to be parts, not classes: both hold {shared}",
                 expected="folders train and test with the classes in them",
