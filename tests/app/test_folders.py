@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Small, folder, table
 
@@ -72,7 +73,12 @@ def test_data_of_one_name_do_not_replace_each_other_without_an_output_either(reg
     same = folder(tmp_path / "same" / "photos", per_class=8, first=500)  # classes of the same names, other pictures
     code, _, err = regraft("adapt", same, *MODEL, "--method", "probe")
     assert (code, "got probe on photos: other data" in err) == (2, True)
-    shutil.copy(photos / "colour0" / "00.png", same / "colour0" / "more.png")  # labels are added
+    shutil.copy(photos / "colour0" / "00.png", same / "colour0" / "more.png")  # the same, with rows added, moved
+    assert regraft("adapt", same, *MODEL, "--method", "probe")[0] == 0
+    for seed in (0, 1):  # few rows of one place may share none
+        assert regraft("adapt", same, *MODEL, "--method", "probe", "--limit", 8, "--seed", seed)[0] == 0
+    for path in same.rglob("*.png"):
+        Image.open(path).resize((20, 20)).save(path)
     assert regraft("adapt", same, *MODEL, "--method", "probe")[0] == 0
 
 

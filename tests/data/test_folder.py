@@ -98,6 +98,9 @@ def test_parts_without_one_to_learn_from_are_not_taken_for_classes(tmp_path, fol
 def test_folds_that_hold_no_same_folders_are_classes(tmp_path):
     root = tree(tmp_path, {"fold1/monday": 2, "fold2/tuesday": 2, "testudo/a": 1, "testudo/b": 1, "c": 1})
     assert scan(root).target.classes == ("c", "fold1", "fold2", "testudo")
+    for names in (("strain_a", "strain_b"), ("invalid", "valid"), ("tested", "untested"), ("part1", "part2")):
+        root = tree(tmp_path / names[0], {f"{name}/{inner}": 1 for name in names for inner in ("front", "back")})
+        assert scan(root).target.classes == names
 
 
 @pytest.mark.parametrize("folders", [("JPEGImages", "SegmentationClass"), ("images", "labels"), ("gt", "imgs")])
@@ -106,6 +109,8 @@ def test_pictures_beside_masks_of_other_names_are_no_classes(tmp_path, folders, 
     root = tree(tmp_path / "p", {f"{part}{name}": 3 for name in folders})
     with pytest.raises(DataError, match=r"hold files of the same names, as pictures and masks do.*to masks"):
         scan(root)
+    both = tree(tmp_path / "both", {f"{part}{name}": 3 for name in ("img", "image")})
+    assert scan(both).target.classes == ("image", "img")
     for name, counts in (("q", (3, 2)), ("r", (3, 3))):  # other names, or none of pictures
         names = folders if name == "q" else ("cats", "dogs")
         scan(tree(tmp_path / name, {f"{part}{one}": count for one, count in zip(names, counts)}))

@@ -314,6 +314,19 @@ def test_a_row_that_its_gate_fails_is_kept_as_failed(tmp_path):
     assert _go(page, tmp_path, ["other"]).counts["pass"] == 2
 
 
+def test_a_gate_that_opens_is_kept_as_open_where_another_closes(tmp_path):
+    page = (_measured(_row("good", needs=("V1a", "V2")), 80),)
+    for path in missing(page[0].needs, tmp_path):
+        (tmp_path / path).mkdir(parents=True)
+    for first, second in ((50.0, 50.0), (52.0, 50.0), (50.0, 52.0)):
+        gates = {"V1a": _gate("V1a", first), "V2": _gate("V2", second)}
+        _go(page, tmp_path, gates=gates, data=tmp_path)
+        kept = {
+            gate.name: gate.figures["top-1"] for gate in load_result(result_path(tmp_path, page[0], "mini"))[0].gates
+        }
+        assert kept == {"V1a": first, "V2": second}
+
+
 def test_a_gate_that_has_failed_is_not_measured_to_its_end():
     seen: list[int] = []
 

@@ -238,7 +238,7 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
         x = _key(path, arrays, (wish.input,) if wish.input else _X, ends)
         if not x:
             continue
-        y = _key(path, arrays, wish.labels or _Y, ends)
+        y = _key(path, arrays, wish.labels or _Y, ends) if wish.labelled else ""
         if wish.labelled and not y:
             raise DataError(
                 f"{path}: no labels beside {x!r}",

@@ -29,7 +29,7 @@ _SPLIT = {*PART_NAMES, "eval", "evaluation"}
 _PIECE = re.compile(r"([a-z]+)(?:-[0-9]+(?:-of-[0-9]+(?:-[0-9a-f]+)?)?)?")
 _BEGINS = re.compile(r"([a-z]+)[-.]")
 # TrainImages, testset, fold1, batch_2: parts, where two such folders hold the same folders
-_LIKE_PART = re.compile(r".*(train|test|valid|eval).*|(fold|split|part|set|batch)[-_ ]?[0-9]+")
+_LIKE_PART = re.compile(r"(train|test|valid|eval)(set|data|images?|imgs?)?[-_ ]?[0-9]*|(fold|split|batch)[-_ ]?[0-9]+")
 _PICTURES = {"images", "image", "imgs", "img", "jpegimages"}
 
 
@@ -288,13 +288,12 @@ def _refuse_masks(root: Path, paths: Sequence[tuple[str, ...]], depth: int) -> N
     for path in paths:
         inner = (*path[:depth], *path[depth + 1 : -1])
         names.setdefault(path[depth], set()).add((*inner, Path(path[-1]).stem))
-    pictures = sorted(_PICTURES & {name.lower() for name in names})
-    if len(names) == 2 and len(pictures) == 1 and len({frozenset(each) for each in names.values()}) == 1:
-        other = next(name for name in names if name.lower() != pictures[0])
+    others = [name for name in names if name.lower() not in _PICTURES]
+    if len(names) == 2 and len(others) == 1 and len({frozenset(each) for each in names.values()}) == 1:
         raise DataError(
             f"{root}{os.sep}: {' and '.join(sorted(names))} hold files of the same names, as pictures and masks do",
             expected="masks in a folder masks beside images, or one folder per class",
-            do=f"rename {other} to masks and the other to images, if these are masks",
+            do=f"rename {others[0]} to masks and the other to images; if they are classes, rename the other too",
         )
 
 

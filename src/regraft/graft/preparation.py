@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ import torch
 from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan, with_columns
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Passing, Plan, Store, find, map_plan, plan, sweep, whole_images
+from regraft.files import digest
 from regraft.graft.adapted.model import check_features, check_modality, readable
 from regraft.graft.alike import together
 from regraft.graft.options import Options, check_options, choose_metric
@@ -36,7 +38,8 @@ Progress = Callable[[str, int, int], None]
 class Prepared:
     """What is known before the pass: rows, backbone, blocks.
 
-    ``origin`` is the backbone as it was published, where the recipe draws weights anew.
+    ``origin`` is the backbone as it was published, where the recipe draws weights anew; ``place`` a digest of where the
+    data lie, or of their name on the hub, empty of data in memory.
     """
 
     recipe: Recipe
@@ -46,6 +49,7 @@ class Prepared:
     plan: Plan
     metric: str
     origin: Network | None = None
+    place: str = ""
 
     @property
     def preprocess(self) -> Preprocess:
@@ -143,7 +147,14 @@ def prepare(
             wanted = plan(network, [recipe.features.taps])
         if recipe.train is not None:
             check_shifts(network, recipe.train.augment)
-    return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
+    return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin, _place(data))
+
+
+def _place(data: Any) -> str:
+    if not isinstance(data, str | os.PathLike):
+        return ""
+    place = os.path.realpath(data) if os.path.exists(data) else os.fspath(data)
+    return digest(os.fsencode(place).hex())[:16]  # a name may be no text
 
 
 def _check_protocol(manifest: Manifest, metric: str, options: Options, recipe: Recipe) -> None:

@@ -69,6 +69,7 @@ def data_of(ready: Prepared) -> dict[str, Any]:
         "modality": ready.manifest.inputs.modality,
         "grouped": ready.manifest.groups is not None,
         "labels": list(ready.manifest.roles.get("label", ())),
+        "place": ready.place,
     }
 
 

@@ -44,7 +44,7 @@ def among(
 def are_contents(names: Collection[str], known: Collection[bytes], written: Collection[bytes]) -> bool:
     """Whether all names of groups are what tells the run's rows apart (:func:`regraft.graft.alike.contents`), by the
     marks of their bytes and those of how they are written: the groups are of copies alone."""
-    seen, ways = ({mark.hex() for mark in marks} for marks in (known, written))
+    seen, ways = ({one.hex() for one in each} for each in (known, written))
     length = 2 * MARK_BYTES
     return all(name[:length] in seen or digest(name)[:length] in ways for name in names)
 

@@ -113,7 +113,7 @@ class Network:
 
     def _told(self) -> str:
         """What the caller said of a module of its own; of others it follows from what is in the fingerprint already."""
-        if self.about.source != "module" or replace(self.traits, config=None) == Traits():
+        if self.about.source != "module" or self.traits.config is not None or self.traits == Traits():
             return ""
         return canonical_json([self.traits.pooler, self.traits.pool, self.traits.prefix_tokens])
 

@@ -100,9 +100,9 @@ def record_in(folder: Path) -> Record | None:
 def check_replaced(folder: Path, record: Record, also: Sequence[str] = ()) -> None:
     """Refuse a folder in which a run's files would replace those of another run, or files that are no run's.
 
-    A run on data of one name with the same classes and label columns that shares rows with it, of the same backbone and
-    by the same method is made again: weights that are drawn from the seed make no other backbone. ``also`` are names
-    beside :data:`RUN_FILES` that are written.
+    A run on data of one name with the same classes and label columns, in the same place or with rows in common, of the
+    same backbone and by the same method is made again: weights that are drawn from the seed make no other backbone.
+    ``also`` are names beside :data:`RUN_FILES` that are written.
 
     Raises:
         DataError: what lies there is something else.
@@ -143,13 +143,14 @@ def unlike(
     """In what another run differs from one on these data with these classes, of the backbone with this fingerprint, or
     this path where its weights are ``drawn``, by this method: in words.
 
-    ``data`` are a record's: ``name``, ``labels`` (the label columns) and ``seen`` (marks of the rows). More or fewer
-    rows are no other data, for labels are added and runs made again, but data that share no row are.
+    ``data`` are a record's: ``name``, ``place`` (where they lie), ``labels`` (the label columns) and ``seen`` (marks of
+    the rows). More or fewer rows are no other data, for labels are added and runs made again, nor are others in the
+    same place, of another limit or converted; data of one name in another place that share no row are.
     """
     known = "path" if drawn else "fingerprint"
     same = {
         "other data": (there.data.get("name"), there.task.get("classes")) == (data.get("name"), classes)
-        and _share_rows(there.data, data),
+        and (there.data.get("place", "") == data.get("place", "") or _share_rows(there.data, data)),
         "another label": there.data.get("labels", data.get("labels")) == data.get("labels"),
         "another backbone": there.model.get(known) == model.get(known),
         "another method": there.method == method,

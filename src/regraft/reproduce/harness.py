@@ -144,7 +144,7 @@ def _one(
         return RowReport(row, Judgement("not run", reason=absence(absent, context.data)))
     closed = [tried[name] for name in needs if name in tried and tried[name].status != "pass"]
     if closed:
-        return _closed(row, closed, context, output)
+        return _closed(row, [tried[name] for name in needs if name in tried], context, output)
     began = time.perf_counter()
     try:
         result = row.run(context)
@@ -173,15 +173,15 @@ def _judged(row: Row, result: Result, scale: Scale) -> Judgement:
 
 def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Path) -> RowReport:
     """A row whose gates are not all open. One that fails by them is kept as failed; numbers measured before stay."""
-    result = Result({}, seeds=context.seeds, gates=gates)
+    result = Result({}, seeds=context.seeds, gates=[gate for gate in gates if gate.status != "pass"])
     judgement, path = row.judge(result, context.scale), result_path(output, row, context.scale)
     if judgement.status != "fail":
         return RowReport(row, judgement)
     if (earlier := _measured_before(path)) is None:
         write_json(path, _file(row, result, judgement, context, 0.0))
     else:
-        failed = {gate.name: gate for gate in gates if gate.status == "fail"}
-        now = [*(gate for gate in earlier.gates if gate.name not in failed), *failed.values()]
+        said = {gate.name: gate for gate in gates if gate.status != "not run"}
+        now = [*said.values(), *(gate for gate in earlier.gates if gate.name not in said)]
         value = json.loads(path.read_text(encoding="utf-8"))
         value["result"]["gates"] = [gate.to_json() for gate in now]
         again = _judged(row, replace(earlier, gates=now), context.scale)

@@ -61,7 +61,8 @@ def test_advice_is_for_gradients_that_grow_on_their_way_down(slope: float, sever
     assert (said.severity, bool(said.advice)) == (severity, severity == "advice")
     assert f"the gradient {'grows' if slope < 0 else 'fades'}" in said.title
     assert said.value == slope
-    few = {**own, "flow": own["flow"][:4]}
-    (unsaid,) = _findings([few], True)
+    (few,) = _findings([{**own, "flow": own["flow"][:4]}], True)
+    assert (few.value, few.advice) == (slope, "")
+    (unsaid,) = _findings([{**own, "flow": own["flow"][:3], "slope": {"value": slope, "error": 0.2}}], True)
     assert (unsaid.value, unsaid.advice) == (None, "")
-    assert "is not told by 4 places" in unsaid.title
+    assert "is not told by 3 places" in unsaid.title

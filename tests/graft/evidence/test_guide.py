@@ -96,8 +96,9 @@ def test_low_levels_need_every_fold():
     assert codes({"selection": {**low, "folds": {"depths": [0.3, 0.55]}}}) == []
     assert codes({"selection": {**low, "folds": None}}) == ["low-level-target"]
     (over,), (alone,) = (list(guide({"selection": figure})) for figure in (low, {**low, "folds": None}))
-    assert (over.value, over.low, over.high) == (0.4, 0.3, 0.45)
-    assert (alone.value, alone.low, alone.high) == (0.4, None, None)  # one depth has no range
+    assert (over.value, over.low, over.high) == (0.4, None, None)  # the folds' extremes are no interval
+    assert over.detail.startswith("Of the folds 30 to 45 %.")
+    assert alone.detail.startswith("Lower layers")  # one depth has no range
     assert "edges and textures of images" in alone.detail  # of texts, molecules and numbers there are none
 
 

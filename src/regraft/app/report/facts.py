@@ -213,7 +213,7 @@ _LABELS = {
 }
 _HEX = re.compile(r"[0-9a-fA-F]{24,}")
 _SPARE = 12  # names shown of a long list
-_MARKS = ("seen", "written")  # by which rows are known again
+_MARKS = ("seen", "written", "place")  # by which rows are known again
 
 
 def facts(record: Record) -> tuple[Table, ...]:

@@ -70,8 +70,8 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
         value, error = slope["value"], slope["error"]
         half = float(stdtrit(len(own["flow"]) - 2, 0.975)) * error
         places, way = len(own["flow"]), "grows" if value < 0 else "fades"
-        told = places >= _PLACES and abs(value) > half
-        steep = untrained and told and -value > max(0.3, half)  # what fades harms no training
+        told = abs(value) > half
+        steep = untrained and places >= _PLACES and -value > max(0.3, half)  # what fades harms no training
         title = f"From each layer to the one below it the gradient {way} by {100 * abs(math.expm1(-value)):.0f} %"
         detail = f"Slope of log ‖∂L/∂x‖ over {places} places: {value:.3g} ± {error:.2g}."
         if not told:

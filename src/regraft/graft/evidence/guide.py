@@ -129,16 +129,15 @@ def _low_level(figures: Mapping[str, Any]) -> Iterator[Finding]:
     depths = _depths(figures)
     if not depths or max(depths) >= _LOW:
         return
-    folds = len(depths) > 1
+    folds = depths[1:]
     yield Finding(
         "low-level-target",
         "The head draws on the lower half of the network.",
         "advice",
         depths[0],
         "of the depth",
-        min(depths) if folds else None,
-        max(depths) if folds else None,
-        detail="Lower layers hold simple features (edges and textures of images), higher ones what the backbone was "
+        detail=(f"Of the folds {100 * min(folds):.0f} to {100 * max(folds):.0f} %. " if folds else "")
+        + "Lower layers hold simple features (edges and textures of images), higher ones what the backbone was "
         "trained to tell, which may not help here and may stand in the way.",
         advice="Try --method finetune, of a network with blocks with --partial 1: the topmost one is drawn anew and "
         "trained with the head.",

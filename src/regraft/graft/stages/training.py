@@ -56,8 +56,8 @@ class Probe:
             unless its configuration says otherwise, and its η should be no less than this one.
 
     Raises:
-        RecipeError: a τ that is no whole number from 0 to 1,000,000, a number of units below 0, or smoothing outside
-            [0, 1).
+        RecipeError: a τ that is no whole number from 0 to 1,000,000, units that are no whole number from 0 on, rows a
+            step that are none from 1 on, a rate that is not above 0, or smoothing outside [0, 1).
     """
 
     tau: int | Literal["auto"] = "auto"
