@@ -38,11 +38,20 @@ def test_every_objective_gives_a_backbone_that_adapt_reads(regraft, photos, tmp_
     again, same, err = regraft(*words, "--arch", "s4", "--json")
     assert (again, err) == (0, "")
     assert json.loads(same)["method"] == objective
+    paths = {"run": str(mine), "artifact": str(mine / "model.safetensors"), "report": None}
+    assert json.loads(same)["paths"] == paths
+    assert (mine / "model.safetensors").is_file()
+    code, out, err = regraft("report", mine)
+    assert (code, out) == (2, "")
+    assert "has no report; expected what adapt, diagnose or rank left; got a pretraining" in err
+    assert not (mine / "report.html").exists()
 
     code, out, err = regraft("adapt", photos, "-m", mine, "--method", "probe", "--json", "-o", tmp_path / "run")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["scores"]["test"]["metric"] == "accuracy"
+    code, _, err = regraft("predict", tmp_path / "run", photos, "--weights", tmp_path / "x.safetensors")
+    assert (code, "leave the weights out" in err) == (2, True)
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert record["model"]["fingerprint"].startswith(lines["fingerprint"])
 

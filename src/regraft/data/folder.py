@@ -159,7 +159,8 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
         )
     paths = [path for path in paths if len(path) >= depth + 2]
     classes = sorted({path[depth] for path in paths})
-    _refuse_masks(root, paths, depth)
+    if len(classes) == 2:
+        _refuse_masks(root, paths, depth)
     empty = _empty(root, {path[0] for path in paths} if in_parts else set(), classes)
     if len(classes) == 1 and not scores_only:
         inner = sorted({path[depth + 1] for path in paths if len(path) > depth + 2})
@@ -279,7 +280,7 @@ def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], h
 
 
 def _refuse_masks(root: Path, paths: Sequence[tuple[str, ...]], depth: int) -> None:
-    """Refuse ``images`` beside one other folder with files of the same names, such as ``labels``: masks, not a class.
+    """Refuse, of two folders, ``images`` beside one with files of the same names, such as ``labels``: masks, no class.
 
     Raises:
         DataError: there are such.
@@ -289,7 +290,7 @@ def _refuse_masks(root: Path, paths: Sequence[tuple[str, ...]], depth: int) -> N
         inner = (*path[:depth], *path[depth + 1 : -1])
         names.setdefault(path[depth], set()).add((*inner, Path(path[-1]).stem))
     others = [name for name in names if name.lower() not in _PICTURES]
-    if len(names) == 2 and len(others) == 1 and len({frozenset(each) for each in names.values()}) == 1:
+    if len(others) == 1 and len({frozenset(each) for each in names.values()}) == 1:
         raise DataError(
             f"{root}{os.sep}: {' and '.join(sorted(names))} hold files of the same names, as pictures and masks do",
             expected="masks in a folder masks beside images, or one folder per class",
